@@ -8,6 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nnstretch.branching.design.blueprint import BranchChoice, HeadChoice, SegmentChoice, blueprint
+from nnstretch.branching.design.design import Design
+from nnstretch.branching.design.from_choices import make_design
+from nnstretch.branching.tracing.trace import Segment
 from tests.kits.networks.any_module import conv
 
 SIDE = 64
@@ -76,6 +80,19 @@ def anchor_free() -> tuple[nn.Module, Tensor]:
     """A network for two classes, and its example input."""
     torch.manual_seed(0)
     return AnchorFree(2), torch.randn(1, 3, SIDE, SIDE)
+
+
+def branched_design() -> Design:
+    """Two narrow branches in the backbone's last segments, and the towers of the heads divided between two processors."""
+    network, example = anchor_free()
+    plan = blueprint(network.eval(), example)
+    body = []
+    for number in range(len(plan.traced.blocks)):
+        segment = Segment(number, number + 1)
+        widths = (0.5, 0.25) if 3 <= number < 8 and plan.branchable(segment) else (1.0,)
+        body.append(SegmentChoice(segment, tuple(BranchChoice(p, (number,), width) for p, width in enumerate(widths))))
+    towers = range(plan.tower_count)
+    return make_design(plan, body, head=[HeadChoice(p, tuple(towers[p::2]), 1.0) for p in range(2)])
 
 
 def decoding() -> tuple[nn.Module, Tensor]:

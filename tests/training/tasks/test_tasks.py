@@ -76,7 +76,7 @@ def test_a_segmenter_is_branched_and_retrained(tmp_path: Path) -> None:
 
 def test_a_deeplab_is_branched_and_retrained_with_feature_maps(tmp_path: Path) -> None:
     """A dilated pyramid with a branch of pooled features; the network returns a dictionary."""
-    write_masks(tmp_path, (("train", 48), ("val", 8), ("test", 16)))
+    write_masks(tmp_path, (("train", 40), ("val", 4), ("test", 12)))
     dataset = whole(f"masks:{tmp_path}")
     original, example = deeplab()
     train(original, dataset, replace(RECIPE, evaluate_every=0))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nnstretch.branching.design.design import save_design
 from nnstretch.cli.console import silent_reporter
 from nnstretch.cli.job.summary import summary
 from nnstretch.cli.job.trainings import Trainings
@@ -87,7 +88,9 @@ def test_a_segmenter_goes_through_the_job(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_detector_goes_through_the_job(tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
     write_coco(tmp_path / "data", COUNTS)
-    given = options(tmp_path, "anchor_free", f"coco:{tmp_path / 'data'}", anchor_free.SIDE, head="yolo")
+    design = tmp_path / "design.json"
+    save_design(anchor_free.branched_design(), design)
+    given = options(tmp_path, "anchor_free", f"coco:{tmp_path / 'data'}", anchor_free.SIDE, head="yolo", design=design)
     answer = run(given)
     check(answer, given.folder, MEAN_AP, ("top1", "top-1", "miou"))
 

@@ -92,7 +92,7 @@ class Segmentation(SpatialTask):
 
     def classes_in(self, raw: Mask) -> NDArray[np.int64]:
         """The values of the mask, but for pixels that do not count."""
-        found = np.flatnonzero(np.bincount(raw.reshape(-1), minlength=1))
+        found: NDArray[np.int64] = np.flatnonzero(np.bincount(raw.reshape(-1), minlength=1))
         return found[found != self.ignored]
 
     @property

@@ -71,7 +71,8 @@ def _contained(centres: Tensor, boxes: Tensor) -> Tensor:
     """Whether boxes ``N x M x 4`` contain centres ``A x 2``: bool ``N x M x A``."""
     x, y = centres.T
     left, top, right, bottom = boxes[..., None].unbind(dim=2)
-    return (left < x) & (x < right) & (top < y) & (y < bottom)
+    found: Tensor = (left < x) & (x < right) & (top < y) & (y < bottom)
+    return found
 
 
 def _highest(values: Tensor, count: int) -> Tensor:

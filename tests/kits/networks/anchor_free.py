@@ -34,8 +34,9 @@ class AnchorFree(nn.Module):
         self.lateral = nn.ModuleList(conv(width, 32, 1) for width in widths)
         self.boxes = nn.ModuleList(nn.Sequential(conv(32, 32), nn.Conv2d(32, 4 * BINS, 1)) for _ in widths)
         self.classes = nn.ModuleList(nn.Sequential(conv(32, 24), nn.Conv2d(24, classes, 1)) for _ in widths)
-        for tower in self.classes:
-            nn.init.constant_(tower[1].bias, -math.log(1 / _PRIOR - 1))  # type: ignore[index]
+        for name, parameter in self.classes.named_parameters():
+            if name.endswith("1.bias") and parameter.numel() == classes:
+                nn.init.constant_(parameter, -math.log(1 / _PRIOR - 1))
 
     def levels(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Distributions and scores of every stride."""
@@ -55,6 +56,10 @@ class AnchorFree(nn.Module):
 
 class Decoding(AnchorFree):
     """Writes boxes (centre, width, height in pixels) and probabilities of all cells: `N x (4 + classes) x 84`."""
+
+    centres: Tensor
+    strides: Tensor
+    bins: Tensor
 
     def __init__(self, classes: int) -> None:
         super().__init__(classes)

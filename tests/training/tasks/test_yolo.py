@@ -55,8 +55,8 @@ def rows_of(outputs: list[Tensor]) -> np.ndarray:
 def overlap(one: np.ndarray, other: np.ndarray) -> float:
     width, height = (min(one[i + 2], other[i + 2]) - max(one[i], other[i]) for i in range(2))
     both = max(0.0, width) * max(0.0, height)
-    areas = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
-    return float(both / (areas - both))
+    areas = float(sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)))
+    return both / (areas - both)
 
 
 def assigned(
@@ -91,7 +91,7 @@ def complete_overlap_loss(one: np.ndarray, other: np.ndarray) -> float:
     around = sum((max(one[i + 2], other[i + 2]) - min(one[i], other[i])) ** 2 for i in range(2))
     angles = [math.atan((box[2] - box[0]) / (box[3] - box[1])) for box in (one, other)]
     aspect = 4 / math.pi**2 * (angles[0] - angles[1]) ** 2
-    return 1 - share + centres / around + aspect * aspect / (1 - share + aspect + 1e-7)
+    return float(1 - share + centres / around + aspect * aspect / (1 - share + aspect + 1e-7))
 
 
 def softmax(values: np.ndarray) -> np.ndarray:
@@ -146,8 +146,8 @@ def test_assignment_and_loss_are_those_of_the_papers(seed: int, counts: list[int
     centres = torch.tensor(CENTRES)[:, :2]
     for image, rows in enumerate(rows_of(outputs)):
         _, found, scores = decoded(rows)
-        given_to_it = (torch.from_numpy(one).float()[None] for one in (scores, found))
-        answer = how.assign(*given_to_it, centres, wanted[image : image + 1])
+        own_scores, own_boxes = (torch.from_numpy(one).float()[None] for one in (scores, found))
+        answer = how.assign(own_scores, own_boxes, centres, wanted[image : image + 1])
         expected = assigned(scores, found, wanted[image].double().numpy(), how)
         chosen = torch.nonzero(answer.boxes[0] >= 0)[:, 0].tolist()
         assert {cell: int(answer.boxes[0, cell]) for cell in chosen} == {

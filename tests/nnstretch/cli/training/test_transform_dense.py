@@ -93,6 +93,7 @@ def test_a_detector_goes_through_the_job(tmp_path: Path) -> None:
     given = options(tmp_path, "anchor_free", f"coco:{tmp_path / 'data'}", anchor_free.SIDE, head="yolo", design=design)
     answer = run(given)
     check(answer, given.folder, MEAN_AP, ("top1", "top-1", "miou"))
+    assert all(one["kept"] >= 6 for one in answer["int8"]), "the last layers of the heads stay in float32"
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 The job has the stages baseline, designs, retrain, int8 and measure, each with a folder in OUT. A stage that is done is not done
 again, and a training goes on where it was stopped: give the same command again.
 
-    python scripts/transform_and_train.py MODEL DATA -p PROCESSORS -o OUT [--weights FILE] [--design FILE] [--int8]
-        [--int8-recipe RECIPE] [--skip STAGE] [--redo STAGE]
+Segmentation and detection have mIoU and mAP in the place of top-1 (docs/how-to/networks/dense.md).
+
+    python scripts/transform_and_train.py MODEL DATA -p PROCESSORS -o OUT [--weights FILE] [--head NAME] [--design FILE]
+        [--int8] [--int8-recipe RECIPE] [--skip STAGE] [--redo STAGE]
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from nnstretch.cli.job.transform_options import SKIPPABLE, STAGES, TransformOpti
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.errors import UsageError
 from nnstretch.support.image_size import parse_image_size
-from nnstretch.training.data import usage
-from nnstretch.training.recipe_files import PRESETS
+from nnstretch.training.data import names_dense_data, usage
+from nnstretch.training.recipe_files import DENSE, PRESETS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,8 +50,13 @@ def make_parser() -> ArgumentParser:
         metavar="FILE",
         help="of the trained model; without, it is trained, or has a file's weights",
     )
-    add("--recipe", default="nnstretch", help=f"of the first training: {recipes} (default: nnstretch)")
-    add("--retrain-recipe", default="finetune", metavar="RECIPE", help="of the retraining (default: finetune)")
+    add("--head", metavar="NAME", help="of a detector, for coco:PATH: yolo, or FILE.py:FACTORY")
+    add("--recipe", help=f"of the first training: {recipes} (default: nnstretch; dense for masks:PATH and coco:PATH)")
+    add(
+        "--retrain-recipe",
+        metavar="RECIPE",
+        help="of the retraining (default: finetune; dense for masks:PATH and coco:PATH)",
+    )
     add(
         "--set",
         dest="changes",
@@ -81,7 +88,7 @@ def make_parser() -> ArgumentParser:
         type=float,
         default=0.2,
         metavar="POINTS",
-        help="of validation top-1, up to which the fastest design is chosen (default: 0.2)",
+        help="of the measure on validation images, up to which the fastest design is chosen (default: 0.2)",
     )
     add("--design", type=Path, metavar="FILE", help="retrain this design of `nnstretch stretch`; none is searched")
     add("--int8", action="store_true", help="also quantise the networks")
@@ -103,11 +110,13 @@ def run(given: Namespace) -> None:
     """
     let_idle_threads_sleep()
     search = {"designs": given.designs, **parse_changes("--search", given.search)}
+    dense = DENSE if names_dense_data(given.data) else None
+    recipe, retrain_recipe = given.recipe or dense or "nnstretch", given.retrain_recipe or dense or "finetune"
     options = TransformOptions(
-        given.model, given.data, given.processors, given.output, given.weights, given.recipe, given.retrain_recipe,
+        given.model, given.data, given.processors, given.output, given.weights, recipe, retrain_recipe,
         parse_changes("--set", given.changes), given.device, search, given.max_drop, given.int8,
         parse_image_size(given.image_size), frozenset(given.skip), given.redo, given.design, given.int8_recipe,
-        at_once=given.at_once,
+        at_once=given.at_once, head=given.head,
     )  # fmt: skip
     with reporting(as_json=given.json) as report:
         answer = TransformAndTrain(options, report, "go on with the same command, without --redo").run()

@@ -19,6 +19,8 @@ from nnstretch.training.recipe import Recipe
 _FOLDER = Path(__file__).parent / "recipes"
 PRESETS = tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
 """Names of the presets."""
+DENSE = "dense"
+"""The preset for segmentation and detection."""
 
 # Former presets: each is the training of one network.
 _FORMER_PRESETS = {

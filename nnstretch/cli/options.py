@@ -105,7 +105,8 @@ Data = Annotated[str, option("--data SET", f"Images: {usage()}.")]
 HeadFactory = Annotated[
     str | None,
     option(
-        "--head FILE.py:FACTORY", "Of a detector: the function that makes its loss and the decoding of its outputs."
+        "--head NAME",
+        "Loss and decoding of the outputs of a detector: yolo (anchor-free, as YOLOv8 and YOLO11), or FILE.py:FACTORY.",
     ),
 ]
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from nnstretch.errors import UsageError
 from nnstretch.support.image_size import ImageSize
+from nnstretch.support.progress import Progress, silent
 
 if TYPE_CHECKING:
     from torch import nn
 
     from nnstretch.branching.transform.network import BranchedNetwork
     from nnstretch.cli.models.networks import Network
-    from nnstretch.support.progress import Progress
     from nnstretch.training.data.split import Dataset
     from nnstretch.training.distillation.blockwise_phase import BlockwisePhase
     from nnstretch.training.loop.events import TrainingEvent, TrainingResult
@@ -47,8 +47,9 @@ def training_images(
     weights: Path | None = None,
     design: Path | None = None,
     teacher: Path | None = None,
+    progress: Progress = silent,
 ) -> Dataset:
-    """The images of a training.
+    """The images of a training, looked at as `nnstretch.training.data.checks` does it.
 
     Args:
         data: as `load_dataset` reads it.
@@ -59,6 +60,7 @@ def training_images(
         weights: of the network, whose preprocessing the images get.
         design: a file.
         teacher: weights, whose preprocessing the images get if those of the network, or its file, state none.
+        progress: called with the number of images that were looked at.
 
     Raises:
         NNStretchError: the images or a file cannot be read, or they do not fit each other.
@@ -66,7 +68,7 @@ def training_images(
     from nnstretch.cli.models.networks import known_options, known_preprocessing, preprocessing_of_file, read_about
     from nnstretch.frontends.resolve import stated_image_size, stated_input_shape
     from nnstretch.training.data import load_dataset
-    from nnstretch.training.data.unreadable import without_unreadable
+    from nnstretch.training.data.checks import checked
 
     about = read_about(weights) if weights else {}
     shape = stated_input_shape(model)
@@ -76,7 +78,7 @@ def training_images(
         stated = known_preprocessing(read_about(teacher), str(teacher))
     channels = shape[1] if len(shape) == 4 and shape[1] else None
     dataset = load_dataset(data, size or recipe.image_size, channels, crop_pct=recipe.crop_pct, preprocessing=stated)
-    return without_unreadable(dataset)
+    return checked(dataset, recipe.workers, progress)
 
 
 def check_outputs(network: Network, dataset: Dataset) -> None:

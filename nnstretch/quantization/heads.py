@@ -36,10 +36,21 @@ def head_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def is_detector(model: ir.Model) -> bool:
-    """Whether the outputs are boxes, by their shapes or because rows of maps of several sizes are joined."""
+    """Whether the outputs are boxes: by their shapes, or as rows of maps of several sizes are joined, or returned as maps."""
     shapes = {str(value.name): shape for value in model.graph.outputs if (shape := _shape(value)) is not None}
     images = [size for value in model.graph.inputs if (size := _shape(value)) is not None and len(size) == 4]
-    return bool(_joins(model)) or any(detector_form(shapes, (size[2], size[3]), None) is not None for size in images)
+    if _joins(model) or _returns_levels(shapes.values()):
+        return True
+    return any(detector_form(shapes, (size[2], size[3]), None) is not None for size in images)
+
+
+def _returns_levels(shapes: Iterable[Sequence[int]]) -> bool:
+    """Whether there are maps of several sizes with as many channels among outputs, as detectors return them in training."""
+    sizes: dict[int, set[tuple[int, ...]]] = {}
+    for shape in shapes:
+        if len(shape) == 4:
+            sizes.setdefault(shape[1], set()).add(tuple(shape[2:]))
+    return any(len(some) > 1 for some in sizes.values())
 
 
 def _shape(value: ir.Value) -> tuple[int, ...] | None:

@@ -35,7 +35,7 @@ MOST_BOXES = 300
 """Boxes of an image that are kept, those with the highest probabilities."""
 _MOST_FINAL = 1000  # rows of an output that holds boxes after suppression
 _ANCHORS = (1, 3)  # candidates per cell
-_STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
+STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
 """Of the maps of detectors: the usual ones, those for large or for small objects, and of small networks."""
 
 
@@ -87,7 +87,7 @@ def detector_form(
     cells = {
         anchors * sum(-(-input_size[0] // stride) * -(-input_size[1] // stride) for stride in strides)
         for anchors in _ANCHORS
-        for strides in _STRIDES
+        for strides in STRIDES
     }
     for name, shape in outputs.items():
         if len(shape) != 3 or shape[0] != 1:

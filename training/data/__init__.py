@@ -31,6 +31,7 @@ SOURCES: Mapping[str, str] = {
 }
 """Name of the data set and of its module in `sources` -> how it is written."""
 
+_DENSE = frozenset({"masks", "coco"})
 DEFAULT_SIZE = 64
 _FACTORY = "FILE.py:FACTORY"
 
@@ -112,6 +113,11 @@ def names_data_set(source: str) -> bool:
     """Whether a text is written as a data set; whether there is one is not looked at."""
     name, _, argument = source.partition(":")
     return _is_factory(source) or (name in SOURCES and not (argument and ":" not in SOURCES[name]))
+
+
+def names_dense_data(source: str) -> bool:
+    """Whether a text names images of the project's sources whose targets are masks or boxes."""
+    return source.partition(":")[0] in _DENSE and not _is_factory(source)
 
 
 def _is_factory(source: str) -> bool:

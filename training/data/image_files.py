@@ -15,6 +15,8 @@ from nnstretch.training.data.split import UnreadableImageError
 
 SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _BACKGROUND = (255, 255, 255, 255)  # behind transparent pixels
+_ORIENTATION, _TURNED = 0x0112, frozenset({5, 6, 7, 8})
+"""Tag of EXIF, and its values for images whose height and width are exchanged."""
 
 
 def decode(content: Path | bytes, name: str, channels: int) -> Pixels:
@@ -46,6 +48,33 @@ def decode(content: Path | bytes, name: str, channels: int) -> Pixels:
         reason = "no image that Pillow knows" if unknown else getattr(error, "strerror", None) or first_line(error)
         raise UnreadableImageError(f"{name} ({reason})") from error
     return pixels.reshape(pixels.shape[0], pixels.shape[1], channels)
+
+
+def header_size(file: Path, name: str) -> tuple[int, int]:
+    """Height and width of the pixels that `decode` makes of an image file, as its header says.
+
+    An orientation that a file states behind its pixels, as few PNG files do, is not found.
+
+    Raises:
+        UnreadableImageError: it has no header of an image.
+    """
+    image_module = pillow()
+    try:
+        with image_module.open(file) as image:
+            width, height = image.size
+            states = image.format != "PNG" or "exif" in image.info  # reading those of others decodes their pixels
+            turned = states and image.getexif().get(_ORIENTATION) in _TURNED
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        TypeError,
+        EOFError,
+        struct.error,
+        image_module.DecompressionBombError,
+    ) as error:
+        raise UnreadableImageError(f"{name} ({getattr(error, 'strerror', None) or first_line(error)})") from error
+    return (width, height) if turned else (height, width)
 
 
 def _upright(image: Any) -> Any:

@@ -227,7 +227,7 @@ class _SpatialBatches(_BatchMaker):
 
     def _check(self, index: int, raw: Pixels, target: Any) -> None:
         if said := self._task.check_size(target, *raw.shape[:2]):
-            raise FileError(f"{image_names(self._split, np.array([index]), 1)}: {said}; make them of one size")
+            raise FileError(f"{image_names(self._split, np.array([index]), 1)}: {said}")
 
 
 def _batch_size(recipe: Recipe, images: int, ranks: int) -> int:
@@ -275,10 +275,10 @@ def _workers(recipe: Recipe, ranks: int, *, alone: bool) -> int:
     return min(_MOST_WORKERS, max(1, usable_cores() // ranks - 1))
 
 
-def _parallel(maker: _BatchMaker, steps: _Steps, workers: int) -> Iterable[Any]:
+def _parallel(maker: Any, steps: Iterable[Any], workers: int) -> Iterable[Any]:
     """What `maker` makes of `steps`, in their order, by processes that stay from epoch to epoch."""
     return DataLoader(
-        maker,  # type: ignore[arg-type]
+        maker,
         batch_size=None,
         sampler=steps,
         num_workers=workers,
@@ -289,6 +289,21 @@ def _parallel(maker: _BatchMaker, steps: _Steps, workers: int) -> Iterable[Any]:
         worker_init_fn=leave_signals,
         generator=torch.Generator(),  # else every epoch draws from torch's global generator
     )
+
+
+def loaded_by_workers(maker: Any, places: Iterable[Any], workers: int | None = None) -> Iterator[Any]:
+    """`maker[place]` for every place, in their order, by processes that load images.
+
+    Args:
+        maker: what processes inherit.
+        places: its arguments.
+        workers: number of processes; None: as many as for a training.
+
+    Raises:
+        UsageError: one was killed.
+    """
+    count = min(_MOST_WORKERS, usable_cores()) if workers is None else workers
+    return _delivered(_parallel(maker, places, count))
 
 
 def _unchanged(loaded: Any) -> Any:

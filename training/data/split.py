@@ -140,6 +140,24 @@ class RawImages(TensorImages):
         """
         return int(self.labels[index])
 
+    @property
+    def spatial_task(self) -> SpatialTask | None:
+        """What says what the targets are, if they lie in the images."""
+        return None
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether `header_fault` finds targets that do not fit their images."""
+        return False
+
+    def header_fault(self, index: int) -> str:
+        """Why the target of the image at ``index`` cannot be its own, as the headers of files say; empty if it can.
+
+        Raises:
+            UnreadableImageError: a header cannot be read.
+        """
+        return ""
+
     def _pixels(self, index: int) -> Pixels | str:
         """``height x width x C`` pixels, or the image's name and why it cannot be read."""
         try:
@@ -207,6 +225,20 @@ class SubsetSplit(RawImages):
     def target(self, index: int, epoch: int) -> Any:
         """The target of the image at ``index``."""
         return self.whole.target(int(self.indices[index]), epoch)
+
+    @property
+    def spatial_task(self) -> SpatialTask | None:
+        """That of the whole split."""
+        return self.whole.spatial_task
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether the whole split has."""
+        return self.whole.has_headers
+
+    def header_fault(self, index: int) -> str:
+        """What the whole split says."""
+        return self.whole.header_fault(int(self.indices[index]))
 
     def targets(self, indices: Indices) -> Targets:
         """The targets of the inputs at ``indices``."""
@@ -283,6 +315,11 @@ class SpatialImages(RawImages):
     preprocessing: Preprocessing
     task: SpatialTask
     labels: Indices
+
+    @property
+    def spatial_task(self) -> SpatialTask:
+        """The task."""
+        return self.task
 
     def targets(self, indices: Indices) -> Targets:
         """The targets of the inputs at ``indices``.
@@ -456,10 +493,10 @@ def image_names(split: Split, indices: Indices, most: int) -> str:
     return ", ".join(named(index) for index in indices[:most].tolist()) + (" …" if len(indices) > most else "")
 
 
-def names(things: Sequence[str], separator: str = ", ") -> str:
+def names(things: Sequence[str], separator: str = ", ", most: int = _NAMED_FILES) -> str:
     """The first few of many names and how many more there are, on one line."""
-    more = f" and {len(things) - _NAMED_FILES} more" if len(things) > _NAMED_FILES else ""
-    return f"{separator.join(things[:_NAMED_FILES])}{more}"
+    more = f" and {len(things) - most} more" if len(things) > most else ""
+    return f"{separator.join(things[:most])}{more}"
 
 
 def stratified_split(labels: Indices, share: float, seed: int, at_least: int = 0) -> tuple[Indices, Indices]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from nnstretch.errors import FileError
+from nnstretch.support.progress import Progress, silent
 from nnstretch.training.cores import usable_cores
+from nnstretch.training.data.examination import Depth, Findings, examine
 from nnstretch.training.data.preprocessing import Images, Pixels
 from nnstretch.training.data.split import Dataset, Indices, RawImages, Split, UnreadableImageError, names
 
 _MOST = 0.05
 _MOST_THREADS = 16
-_AT_ONCE = 1024
+_AT_ONCE = 256
 
 
 def refuse_many(unreadable: Sequence[str], images: int, what: str, *, so_far: bool = False) -> None:
@@ -110,7 +112,12 @@ def inputs_to_learn_from(split: Split, indices: Indices, unreadable: dict[int, s
     return preprocessing.normalised(np.stack(pixels))
 
 
-def without_unreadable(dataset: Dataset, splits: Sequence[str] = ("validation", "test")) -> Dataset:
+def without_unreadable(
+    dataset: Dataset,
+    splits: Sequence[str] = ("validation", "test"),
+    progress: Progress = silent,
+    classes: dict[str, set[int]] | None = None,
+) -> Dataset:
     """A data set whose images for evaluations can all be decoded; its note names those that are left out.
 
     All of them are decoded once, so that no training ends at its first evaluation, or after its last.
@@ -118,9 +125,11 @@ def without_unreadable(dataset: Dataset, splits: Sequence[str] = ("validation", 
     Args:
         dataset: with the images.
         splits: names of the splits that are looked at.
+        progress: called with the number of images.
+        classes: gets the classes of the targets of each of these splits, where targets lie in the images.
 
     Raises:
-        FileError: more than 5 % of a split cannot be decoded.
+        FileError: more than 5 % of a split cannot be decoded, or a target does not fit its image or the classes.
     """
     kept: dict[str, Any] = {}
     lines = []
@@ -128,7 +137,11 @@ def without_unreadable(dataset: Dataset, splits: Sequence[str] = ("validation", 
         split = getattr(dataset, name)
         if not isinstance(split, RawImages) or not split.may_be_unreadable:
             continue
-        bad = dict(_undecodable(split))
+        found = _looked_through(split, dataset.num_classes, name, progress)
+        found.refuse_faults(len(split), name)
+        if classes is not None and split.spatial_task is not None:
+            classes[name] = found.classes
+        bad = found.unreadable
         if not bad:
             continue
         refuse_many(list(bad.values()), len(split), name)
@@ -139,17 +152,22 @@ def without_unreadable(dataset: Dataset, splits: Sequence[str] = ("validation", 
     return replace(dataset, **kept, note="; ".join(filter(None, (dataset.note, *lines)))) if kept else dataset
 
 
-def refuse_unreadable(split: Split, what: str) -> None:
+def refuse_unreadable(split: Split, classes: int, what: str) -> None:
     """Refuses a split with images that cannot be decoded, or without readable targets; the first few are named.
 
     Args:
         split: looked through as a whole.
+        classes: number of classes.
         what: it is for, such as `test`.
 
     Raises:
-        FileError: there are some.
+        FileError: there are some, or targets that do not fit their images or the classes.
     """
-    bad = [said for _, said in _undecodable(split)] if isinstance(split, RawImages) else []
+    if not isinstance(split, RawImages):
+        return
+    found = _looked_through(split, classes, what, silent)
+    found.refuse_faults(len(split), what)
+    bad = list(found.unreadable.values())
     if bad:
         raise FileError(
             f"{len(bad)} of {len(split)} {what} images cannot be decoded: {names(bad)}; replace or remove them, or leave them "
@@ -157,18 +175,13 @@ def refuse_unreadable(split: Split, what: str) -> None:
         )
 
 
-def _undecodable(split: RawImages) -> Iterator[tuple[int, str]]:
-    """Index and name of the images that cannot be decoded."""
-
-    def failure(index: int) -> str:
-        try:
-            split.raw(index, 0)
-            split.target(index, 0)
-        except UnreadableImageError as error:
-            return str(error)
-        return ""
-
+def _looked_through(split: RawImages, classes: int, what: str, progress: Progress) -> Findings:
+    """What is found in all images of a split, each decoded with its target."""
+    found = Findings()
     indices = iter(range(len(split)))
     with ThreadPoolExecutor(min(_MOST_THREADS, usable_cores())) as pool:
         while part := list(islice(indices, _AT_ONCE)):
-            yield from ((index, said) for index, said in zip(part, pool.map(failure, part), strict=True) if said)
+            for one in pool.map(lambda index: examine(split, [index], classes, Depth.IMAGES), part):
+                found.merge(one)
+            progress(part[-1] + 1, len(split), f"decoding {what} images")
+    return found

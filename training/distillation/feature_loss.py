@@ -47,6 +47,13 @@ class FeatureLoss:
             design = module.design
         traced = trace(teacher, examples[:1])
         stops = stage_ends(traced) if design is None else stops_of(design)
+        places = tap_places(module, examples[:1], None if design is None else stops)
+        if len(places) != len(stops):
+            raise ModelError(
+                f"the network has {len(places)} stages, the teacher {len(stops)}; their feature maps cannot be compared: "
+                "take a teacher of the same family, or train without feature maps (kd_feature_weight 0)"
+            )
+        stops = [stop for stop, place in zip(stops, places, strict=True) if place is not None]
         features = MeetingPointFeatures(traced, stops, whole=True)
         targets, _ = features.outputs(examples)
         self._origins: list[Tensor | None] = [None] * len(stops)
@@ -56,13 +63,8 @@ class FeatureLoss:
             ]
             targets = self._matched(targets)
         self._variances = [float(target.float().var().clamp(min=_LEAST_VARIANCE)) for target in targets]
-        self._taps = FeatureTaps(tap_places(module, examples[:1], None if design is None else stops))
+        self._taps = FeatureTaps([place for place in places if place is not None])
         found = self._of_examples(module, examples)
-        if len(found) != len(targets):
-            raise ModelError(
-                f"the network has {len(found)} stages, the teacher {len(targets)}; their feature maps cannot be compared: "
-                "take a teacher of the same family, or train without feature maps (kd_feature_weight 0)"
-            )
         matched = isinstance(module, BranchedNetwork)
         self.projections = nn.ModuleList(
             nn.Identity() if matched else _fitted(own, target) for own, target in zip(found, targets, strict=True)

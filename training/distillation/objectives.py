@@ -30,7 +30,7 @@ from torch.nn import functional
 from torch.utils import _pytree
 
 from nnstretch.branching.design.design import Design
-from nnstretch.errors import ModelError, UsageError
+from nnstretch.errors import ModelError
 from nnstretch.training.distillation.feature_loss import FeatureLoss, float32
 from nnstretch.training.tasks.base import Task
 from nnstretch.training.tasks.classification import CLASSIFICATION
@@ -180,9 +180,7 @@ class Distillation(Objective):
             parts["features"] = self._features.loss(maps)
             total = total + self.feature_weight * parts["features"]
         elif "soft" not in parts:
-            raise UsageError(
-                f"a teacher of {self._task.name} teaches by feature maps; set kd_feature_weight, or leave the teacher out"
-            )
+            self._task.check_teaching(self.feature_weight)
         self.parts = {name: part.detach() for name, part in parts.items()}
         return total
 

@@ -103,6 +103,8 @@ def train(
         raise UsageError(f"{dataset.name} has {len(dataset.train)} training images; 2 or more are wanted")
     if not len(dataset.validation):
         raise UsageError(f"{dataset.name} has no validation images; add training images, which validate in part")
+    if teacher is not None and recipe.epochs:
+        dataset.task.check_teaching(recipe.kd_feature_weight)
     ranks = Ranks.current()
     with ExitStack() as stack:
         stack.enter_context(lost_workers_named())

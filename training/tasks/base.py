@@ -92,6 +92,25 @@ class Task(ABC):
         """The outputs as logits, `rows x classes`, in which a network learns from a teacher's; None if they are no logits."""
         del outputs
 
+    @property
+    def has_logits(self) -> bool:
+        """Whether a network learns from a teacher's outputs: the class defines `logits`."""
+        return type(self).logits is not Task.logits
+
+    def check_teaching(self, feature_weight: float) -> None:
+        """Refuses a teacher that teaches nothing.
+
+        Args:
+            feature_weight: of its feature maps.
+
+        Raises:
+            UsageError: outputs are no logits, and feature maps have no weight.
+        """
+        if not (self.has_logits or feature_weight > 0):
+            raise UsageError(
+                f"a teacher of {self.name} teaches by feature maps; set kd_feature_weight, or leave the teacher out"
+            )
+
     def check_recipe(self, recipe: Recipe) -> None:  # noqa: B027 (classification takes all)
         """Refuses a recipe that the task cannot follow.
 
@@ -143,6 +162,10 @@ class SpatialTask(Task):
     @abstractmethod
     def check_size(self, raw: Any, height: int, width: int) -> str:
         """Why a target cannot be that of an image of this size; empty if it can."""
+
+    def classes_in(self, raw: Any) -> NDArray[np.int64]:
+        """The classes that the target of an image has, each once; empty where the task does not say."""
+        return np.empty(0, np.int64)
 
     @property
     def fill(self) -> int:

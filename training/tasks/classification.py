@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnstretch.errors import ModelError
+from nnstretch.support.measures import TOP1
 from nnstretch.training.tasks.base import CountedTask, Scorer, Targets
 
 if TYPE_CHECKING:
@@ -17,8 +18,7 @@ class Classification(CountedTask):
     """Cross entropy; top-1. Targets of trainings may also be shares of classes: float `N x classes`."""
 
     name = "classification"
-    measure = "top-1"
-    key = "top1"
+    measure, key = TOP1
 
     def check_outputs(self, outputs: Any, images: int, num_classes: int) -> None:
         """Checks that there is a logit per image and class."""

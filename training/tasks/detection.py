@@ -2,16 +2,17 @@
 
 Targets are float32 ``N x M x 5``: left, top, right, bottom in pixels of the input, and class. Rows of class -1 fill up.
 
-How outputs become a loss and boxes is the network's own affair: a `DetectionHead`, from a function of the user's
-(`FILE.py:FACTORY`).
+How outputs become a loss and boxes is the network's own affair: a `DetectionHead`, one of `HEADS` or from a function of the
+user's (`FILE.py:FACTORY`).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -22,12 +23,16 @@ from numpy.typing import NDArray
 from nnstretch.errors import UsageError
 from nnstretch.frontends.resolve import import_file
 from nnstretch.support.image_size import ImageSize
+from nnstretch.support.measures import MEAN_AP
 from nnstretch.training.tasks.base import Scorer, SpatialTask, Targets, as_array
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from nnstretch.training.data.preprocessing import Preprocessing
+
+HEADS: Mapping[str, str] = {"yolo": "nnstretch.training.tasks.yolo:YoloHead"}
+"""Name of a head -> the module and the class or function that makes it."""
 
 _LEAST_SIDE = 1.0  # pixels: a crop leaves no thinner part of a box
 _NO_CLASS = -1
@@ -72,6 +77,18 @@ class DetectionHead(Protocol):
         """
 
 
+@runtime_checkable
+class CheckingHead(DetectionHead, Protocol):
+    """A head that knows the form of the outputs."""
+
+    def check_outputs(self, outputs: Any, images: int) -> None:
+        """Checks the form of outputs, tensors or arrays, for a number of images.
+
+        Raises:
+            ModelError: they are of another form.
+        """
+
+
 @dataclass(frozen=True)
 class Detection(SpatialTask):
     """The head's own loss; COCO's mean average precision.
@@ -81,8 +98,7 @@ class Detection(SpatialTask):
     """
 
     name = "detection"
-    measure = "mAP"
-    key = "map"
+    measure, key = MEAN_AP
     head: DetectionHead | None = None
 
     @property
@@ -94,14 +110,15 @@ class Detection(SpatialTask):
         """
         if self.head is None:
             raise UsageError(
-                "detection needs the network's own loss and decoding; give --head FILE.py:FACTORY "
+                f"detection needs the network's own loss and decoding; give --head {_usage()} "
                 "(docs/how-to/networks/dense.md)"
             )
         return self.head
 
     def check_outputs(self, outputs: Any, images: int, num_classes: int) -> None:
         """Leaves it to the head, but for its presence."""
-        self.known_head  # noqa: B018 (raises)
+        if isinstance(self.known_head, CheckingHead):
+            self.known_head.check_outputs(outputs, images)
 
     def loss(self, outputs: Any, targets: Tensor) -> Tensor:
         """The head's."""
@@ -150,7 +167,12 @@ class Detection(SpatialTask):
         """Boxes say for which size of image they are."""
         if (raw.height, raw.width) == (height, width):
             return ""
-        return f"the image has {width}×{height} pixels, its boxes are for {raw.width}×{raw.height}"
+        boxes = f"its boxes are for {raw.width}×{raw.height}"
+        return f"the image has {width}×{height} pixels, {boxes}; make them of one size"
+
+    def classes_in(self, raw: Boxes) -> NDArray[np.int64]:
+        """The classes of the boxes."""
+        return np.unique(raw.rows[:, 4]).astype(np.int64)
 
 
 def _inside(rows: Rows, height: int, width: int) -> Rows:
@@ -255,24 +277,19 @@ def _mean(values: NDArray[np.float64]) -> float | None:
 
 
 def with_head(task: Detection, text: str, num_classes: int, image_size: ImageSize) -> Detection:
-    """The task with the head that `FILE.py:FACTORY` makes.
+    """The task with a head of `HEADS`, or with the one that `FILE.py:FACTORY` makes.
 
     Args:
         task: detection.
-        text: names the function. Its parameters `num_classes` and `image_size`, where it has them, get these values.
+        text: names the head or the function. Parameters `num_classes` and `image_size`, where it has them, get these values.
         num_classes: number of classes.
         image_size: of the inputs.
 
     Raises:
-        UsageError: there is no such function, or what it returns is no head.
+        UsageError: there is no such head or function, or what it returns is no head.
         ModelError: the file cannot be imported.
     """
-    file, _, name = text.rpartition(":")
-    if not file.endswith(".py"):
-        raise UsageError(f"--head {text!r} is not understood; write FILE.py:FACTORY")
-    factory = getattr(import_file(Path(file)), name, None)
-    if not callable(factory):
-        raise UsageError(f"{file} has no function {name!r} that makes a head; write FILE.py:FACTORY")
+    factory = _factory(text)
     values = {"num_classes": num_classes, "image_size": image_size}
     wanted = inspect.signature(factory).parameters
     given = {key: value for key, value in values.items() if key in wanted}
@@ -286,3 +303,29 @@ def with_head(task: Detection, text: str, num_classes: int, image_size: ImageSiz
     if not isinstance(head, DetectionHead):
         raise UsageError(f"{text} returned {type(head).__name__}; an object with loss and detections is wanted")
     return replace(task, head=head)
+
+
+def _factory(text: str) -> Callable[..., Any]:
+    """What makes the head that a text names.
+
+    Raises:
+        UsageError: there is none.
+        ModelError: the file cannot be imported.
+    """
+    module, _, name = HEADS.get(text, "").partition(":")
+    if module:
+        made: Callable[..., Any] = getattr(import_module(module), name)
+        return made
+    file, _, name = text.rpartition(":")
+    if not file.endswith(".py"):
+        raise UsageError(f"--head {text!r} is not understood; write {_usage()}")
+    factory = getattr(import_file(Path(file)), name, None)
+    if not callable(factory):
+        raise UsageError(f"{file} has no function {name!r} that makes a head; write FILE.py:FACTORY")
+    found: Callable[..., Any] = factory
+    return found
+
+
+def _usage() -> str:
+    """What `--head` takes."""
+    return f"{', '.join(HEADS)} or FILE.py:FACTORY"

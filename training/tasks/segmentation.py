@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import ModelError
+from nnstretch.support.measures import MEAN_IOU
 from nnstretch.training.tasks.base import Scorer, SpatialTask, Targets, as_array
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ class Segmentation(SpatialTask):
     """
 
     name = "segmentation"
-    measure = "mIoU"
-    key = "miou"
+    measure, key = MEAN_IOU
     ignored: int = IGNORED
 
     def check_outputs(self, outputs: Any, images: int, num_classes: int) -> None:
@@ -88,9 +88,12 @@ class Segmentation(SpatialTask):
 
     def check_size(self, raw: Mask, height: int, width: int) -> str:
         """A mask has the size of its image."""
-        if raw.shape == (height, width):
-            return ""
-        return f"the image has {width}×{height} pixels, its mask {raw.shape[1]}×{raw.shape[0]}"
+        return mask_fault(raw.shape, height, width)
+
+    def classes_in(self, raw: Mask) -> NDArray[np.int64]:
+        """The values of the mask, but for pixels that do not count."""
+        found: NDArray[np.int64] = np.flatnonzero(np.bincount(raw.reshape(-1), minlength=1))
+        return found[found != self.ignored]
 
     @property
     def fill(self) -> int:
@@ -152,6 +155,13 @@ class ClassOverlaps(Scorer):
         both = np.diag(self.counts)
         either = self.counts.sum(axis=0) + self.counts.sum(axis=1) - both
         return [100.0 * float(one) / float(all_) if all_ else None for one, all_ in zip(both, either, strict=True)]
+
+
+def mask_fault(mask: Sequence[int], height: int, width: int) -> str:
+    """Why a mask of a height and width cannot be that of an image of a size; empty if it can."""
+    if tuple(mask) == (height, width):
+        return ""
+    return f"the image has {width}×{height} pixels, its mask {mask[1]}×{mask[0]}; make them of one size"
 
 
 def _main(outputs: Any) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,6 +56,7 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.measurement.runner.runner import SharedRunner
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
+from nnstretch.support.measures import TOP1, Measure
 from nnstretch.support.other_programs import CoreWatch, OtherPrograms
 from nnstretch.support.progress import Progress, silent
 from nnstretch.support.settings import core_speeds
@@ -160,7 +161,8 @@ def ablate(
     branched: ir.Model,
     processors: str,
     *,
-    top1: Mapping[str, float] | None = None,
+    scores: Mapping[str, float] | None = None,
+    measure: Measure = TOP1,
     design: Design | None = None,
     unbranched_on: str | None = None,
     options: MeasurementOptions = DEFAULT_OPTIONS,
@@ -174,7 +176,8 @@ def ablate(
         control: the original scaled in width to the branched network's multiply-accumulates.
         branched: the branched network; all three take the same inputs.
         processors: one branch ran on each, in this order, as in `cpu:0,opencl:0@1`.
-        top1: top-1 accuracy in percent of "original", "control", "branched", where known.
+        scores: the measure of "original", "control", "branched" in percent, where known.
+        measure: of the scores.
         design: the branched network's design; its predictions are compared with the measurements.
         unbranched_on: the processors on which `branched` runs if it has no branches (`place_without_branches`); None: it has.
         options: how to measure.
@@ -199,10 +202,10 @@ def ablate(
         bench.runner.end()
         watch = CoreWatch()
         times = interleave([one.run for one in candidates], bench.options.timing, bench.progress)
-        found = _ablation(bench, names, candidates, times, top1 or {}, design, watch.others())
+        found = _ablation(bench, names, candidates, times, scores or {}, design, watch.others())
         if keep is not None:
             keep(bench.branched())
-        return found
+        return replace(found, measure=measure)
 
 
 def _candidates(bench: _Bench, names: tuple[str, ...], *, has_branches: bool) -> list[_Candidate]:
@@ -281,12 +284,12 @@ def _ablation(
     names: tuple[str, ...],
     candidates: Sequence[_Candidate],
     times: Sequence[Sequence[np.ndarray]],
-    top1: Mapping[str, float],
+    scores: Mapping[str, float],
     design: Design | None,
     others: OtherPrograms | None,
 ) -> Ablation:
     samples = resampled(times)
-    rows = _rows(bench, names, candidates, times, samples, top1)
+    rows = _rows(bench, names, candidates, times, samples, scores)
     original_ms, control_ms = (_by_processor(candidates, rows, figure) for figure in _PER_PROCESSOR)
     one = {figure: row.p50_ms for c, row in zip(candidates, rows, strict=False) for figure in c.figures}
     timelines, breakdown, branches = _traced(bench, one["branched_ms"], one["branched_serial_ms"])
@@ -322,7 +325,7 @@ def _rows(
     candidates: Sequence[_Candidate],
     times: Sequence[Sequence[np.ndarray]],
     samples: np.ndarray,
-    top1: Mapping[str, float],
+    scores: Mapping[str, float],
 ) -> tuple[AblationRow, ...]:
     """A row per candidate, and the row of the perfect split."""
     macs = {network: _macs(bench, network) for network in bench.models}
@@ -330,7 +333,7 @@ def _rows(
 
     def row(one: _Candidate, found: Latency | None, drawn: np.ndarray, bound: float | None = None) -> AblationRow:
         network, limits = one.network, interval(drawn) if _have_intervals(times) else None
-        about = (macs[network], parameters[network], top1.get(network))
+        about = (macs[network], parameters[network], scores.get(network))
         return AblationRow(network, one.how, one.processors, *about, found, bound, limits)
 
     rows = [row(c, latency(t), drawn) for c, t, drawn in zip(candidates, times, samples, strict=True)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.bench.ablation.breakdown import BranchTime
 from nnstretch.bench.timing import CONFIDENCE, Interval, Latency, disturbance, perfect_split, significant, widest
 from nnstretch.scheduler.runtime.timeline import Timeline
+from nnstretch.support.measures import TOP1, Measure
 from nnstretch.support.other_programs import OtherPrograms
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class AblationRow:
         how: description of the run: alone, all CPU cores, split layer by layer, concurrent, one after another.
         processors: as written, separated by commas.
         macs, parameters: exact counts.
-        top1: top-1 accuracy in percent, if known.
+        score: the measure in percent, if known.
         latency: of measured runs; None in simulated rows and in that of the bound.
         computed_ms: the latency of a simulated run, or the perfect split, in these rows only.
         interval_ms: confidence interval of the median, or of the perfect split.
@@ -48,7 +49,7 @@ class AblationRow:
     processors: str
     macs: int
     parameters: int
-    top1: float | None
+    score: float | None
     latency: Latency | None
     computed_ms: float | None = None
     interval_ms: Interval | None = None
@@ -142,6 +143,7 @@ class Ablation:
         idle: processors on which nothing was computed in one of the runs.
         other_programs: what they used while the rows were measured; None if that is not known.
         simulated: the profile of the processors; None if latencies are measured.
+        measure: of the scores of the rows.
     """
 
     processors: tuple[str, ...]
@@ -167,6 +169,7 @@ class Ablation:
     idle: tuple[str, ...] = ()
     other_programs: OtherPrograms | None = None
     simulated: SimulatedSource | None = None
+    measure: Measure = TOP1
 
     @property
     def origin(self) -> str:
@@ -248,7 +251,8 @@ class Ablation:
             "speedup_equal_macs": one(self.speedup_equal_macs),
             "split_share": one(self.split_share),
             "max_rel_error": known(self.max_rel_error),
-            "rows": [_row_json(row) for row in self.rows],
+            "measure": self.measure._asdict(),
+            "rows": [_row_json(row, self.measure) for row in self.rows],
             "confidence": CONFIDENCE,
             "intervals": {name: [one(low), one(high)] for name, (low, high) in self.intervals.items()},
             **disturbance(self.widest_interval, self.other_programs),
@@ -267,7 +271,8 @@ class Ablation:
         Raises:
             KeyError, TypeError, ValueError: fields are missing or have other types.
         """
-        rows, source = tuple(_row(row) for row in fields["rows"]), fields.get("simulated")
+        measure = Measure(**fields.get("measure", TOP1._asdict()))  # answers of earlier versions lack it
+        rows, source = tuple(_row(row, measure) for row in fields["rows"]), fields.get("simulated")
         timelines = fields["timelines"]
         return Ablation(
             processors=tuple(fields["processors"]),
@@ -281,6 +286,7 @@ class Ablation:
             simulated=None if source is None else SimulatedSource(**source),
             timeline=Timeline.from_json(timelines[CONCURRENT]),
             serial_timeline=Timeline.from_json(timelines[SERIAL]),
+            measure=measure,
         )
 
 
@@ -296,9 +302,10 @@ def _interval(ends: Sequence[float] | None) -> Interval | None:
     return None if ends is None else (ends[0], ends[1])
 
 
-def _row(fields: Mapping[str, Any]) -> AblationRow:
+def _row(fields: Mapping[str, Any], measure: Measure) -> AblationRow:
     """The row that `_row_json` wrote; only measured ones have a 90th percentile."""
-    about = {name: fields[name] for name in ("network", "how", "processors", "macs", "parameters", "top1")}
+    about = {name: fields[name] for name in ("network", "how", "processors", "macs", "parameters")}
+    about["score"] = fields[measure.key]
     limits = _interval(fields["interval_ms"])
     if "p90_ms" not in fields:
         return AblationRow(**about, latency=None, computed_ms=fields["p50_ms"], interval_ms=limits)
@@ -312,7 +319,7 @@ def _branch(fields: Mapping[str, Any]) -> MeasuredBranch:
 
 
 def _alternative_json(row: AblationRow) -> dict[str, Any]:
-    found = _row_json(row)
+    found = _row_json(row, TOP1)
     return {name: found[name] for name in ("network", "how", "processors", "p50_ms", "interval_ms")}
 
 
@@ -329,7 +336,7 @@ def _branch_json(branch: MeasuredBranch) -> dict[str, Any]:
     }
 
 
-def _row_json(row: AblationRow) -> dict[str, Any]:
+def _row_json(row: AblationRow, measure: Measure) -> dict[str, Any]:
     times = {"p50_ms": significant(row.computed_ms)} if row.computed_ms is not None else {}
     return {
         "network": row.network,
@@ -337,7 +344,7 @@ def _row_json(row: AblationRow) -> dict[str, Any]:
         "processors": row.processors,
         "macs": row.macs,
         "parameters": row.parameters,
-        "top1": row.top1,
+        measure.key: row.score,
         **(row.latency.to_json() if row.latency else times),
         "interval_ms": None if row.interval_ms is None else [significant(ms) for ms in row.interval_ms],
     }

@@ -39,6 +39,7 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.plan.compiled import Compiled, serial
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.simulation.costs import check_computable, one_soc
+from nnstretch.support.measures import TOP1, Measure
 from nnstretch.support.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -97,14 +98,14 @@ class _Bench:
 
     Attributes:
         models: graphs that are not fused, by network.
-        top1: top-1 accuracies in percent by network, where known.
+        scores: of the networks in percent, by name, where known.
         options: how networks are compiled; the processors are named by each run.
         progress: reports progress.
         runs: in the order of the table.
     """
 
     models: Mapping[str, ir.Model]
-    top1: Mapping[str, float]
+    scores: Mapping[str, float]
     options: CompileOptions
     progress: Progress
     runs: list[_Run] = field(default_factory=list)
@@ -133,7 +134,7 @@ class _Bench:
     def _added(self, network: str, how: str, processors: str, compiled: Compiled) -> _Run:
         timeline = simulated_run(compiled, build_processors(replace(self.options, processors=processors)))
         parameters = count_parameters(self.models[network])
-        about = (compiled.plan.macs, parameters, self.top1.get(network))
+        about = (compiled.plan.macs, parameters, self.scores.get(network))
         row = AblationRow(network, how, processors, *about, latency=None, computed_ms=timeline.total * 1e-6)
         self.runs.append(_Run(row, compiled, timeline))
         return self.runs[-1]
@@ -150,7 +151,8 @@ def simulate_ablation(
     branched: ir.Model,
     processors: str,
     *,
-    top1: Mapping[str, float] | None = None,
+    scores: Mapping[str, float] | None = None,
+    measure: Measure = TOP1,
     design: Design | None = None,
     unbranched_on: str | None = None,
     options: CompileOptions | None = None,
@@ -163,7 +165,8 @@ def simulate_ablation(
         control: the original scaled in width to the branched network's multiply-accumulates.
         branched: the branched network.
         processors: one branch runs on each, in this order, as in `sim:phone/cpu,sim:phone/gpu`.
-        top1: top-1 accuracy in percent of "original", "control", "branched", where known.
+        scores: the measure of "original", "control", "branched" in percent, where known.
+        measure: of the scores.
         design: the branched network's design; its predictions are compared with the simulated times.
         unbranched_on: the processors on which `branched` runs if it has no branches (`place_without_branches`); None: it has.
         options: how networks are compiled.
@@ -177,13 +180,13 @@ def simulate_ablation(
     if source is None or len(names) < 2:
         raise UsageError(f"{processors} are not two or more simulated processors; name them as in {_EXAMPLE}")
     models = {_ORIGINAL: original, _CONTROL: control, BRANCHED: branched}
-    bench = _Bench(models, top1 or {}, options or CompileOptions(), progress or silent)
+    bench = _Bench(models, scores or {}, options or CompileOptions(), progress or silent)
     bench.check(names)
     originals, original_split = _alternatives(bench, _ORIGINAL, names)
     concurrent, one_by_one = _branched(bench, ",".join(names), unbranched_on)
     controls, control_split = _alternatives(bench, _CONTROL, names)
     bound = perfect_split([run.ms for run in controls])
-    of_bound = replace(controls[0].row, how=BOUND, processors=",".join(names), top1=None, computed_ms=bound)
+    of_bound = replace(controls[0].row, how=BOUND, processors=",".join(names), score=None, computed_ms=bound)
     breakdown, branches = break_down(
         concurrent.compiled.plan, [concurrent.trace], [one_by_one.trace], concurrent.ms, one_by_one.ms
     )
@@ -210,6 +213,7 @@ def simulate_ablation(
         causes={cause: round(ms, _DIGITS) + 0.0 for cause, ms in found.items() if cause not in _OF_MEASUREMENTS},
         idle=tuple(dict.fromkeys(name for run in bench.runs for name in run.compiled.plan.idle_processors)),
         simulated=source,
+        measure=measure,
     )
 
 

@@ -167,7 +167,7 @@ def _keep_input(maps: list[Tensor | None], number: int) -> Callable[[nn.Module, 
     return keep
 
 
-def tap_places(module: nn.Module, example_input: Tensor, stops: Sequence[int] | None = None) -> list[TapPlace]:
+def tap_places(module: nn.Module, example_input: Tensor, stops: Sequence[int] | None = None) -> list[TapPlace | None]:
     """Where a network computes its feature maps at meeting points.
 
     Args:
@@ -175,8 +175,13 @@ def tap_places(module: nn.Module, example_input: Tensor, stops: Sequence[int] | 
         example_input: a batch `N,C,H,W` that it accepts.
         stops: for a network without branches, the block after each segment; the ends of its stages if None.
 
+    Returns:
+        A place per meeting point; None for a stage whose feature map no module writes or reads alone, as where a function
+        enlarges it.
+
     Raises:
-        DesignError: the network cannot be traced, or no module of it writes or reads one of the feature maps alone.
+        DesignError: the network cannot be traced, or no module of it writes or reads one of the feature maps alone (of stages:
+            any of them).
     """
     if isinstance(module, BranchedNetwork):
         return [TapPlace(segment) for segment in module.body]
@@ -184,16 +189,16 @@ def tap_places(module: nn.Module, example_input: Tensor, stops: Sequence[int] | 
     # residual blocks begin as identities.
     shaken = _shaken(module)
     traced = trace(shaken, example_input)
-    stops = stage_ends(traced) if stops is None else stops
-    wanted = MeetingPointFeatures(traced, stops)(example_input)[1:]
+    ends = stage_ends(traced) if stops is None else stops
+    wanted = MeetingPointFeatures(traced, ends)(example_input)[1:]
     by_name = _matching(shaken, example_input, wanted)
-    missing = [traced.blocks[stop - 1].name for stop, found in zip(stops, by_name, strict=True) if found is None]
-    if missing:
+    missing = [traced.blocks[stop - 1].name for stop, found in zip(ends, by_name, strict=True) if found is None]
+    if missing and (stops is not None or len(missing) == len(ends)):
         raise DesignError(
             f"no module of {type(module).__name__} writes or reads the feature map after {missing[0]} alone; "
             "give the network a module there, or train it without feature maps (kd_feature_weight 0)"
         )
-    return [TapPlace(module.get_submodule(name), reads) for name, reads in filter(None, by_name)]
+    return [None if found is None else TapPlace(module.get_submodule(found[0]), found[1]) for found in by_name]
 
 
 def _shaken(module: nn.Module) -> nn.Module:

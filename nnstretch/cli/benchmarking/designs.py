@@ -11,6 +11,7 @@ from nnstretch.cli.benchmarking.engine_comparison import write_answer
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.outputs import note_written
 from nnstretch.report.tables.text import count_text
+from nnstretch.support.measures import MEASURES, TOP1, Measure
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -86,7 +87,8 @@ class DesignComparison:
         design = self.design
         specs = parse_processors(self.processors)
         common: dict[str, Any] = {
-            "top1": self._top1(),
+            "scores": self._scores(measure := self._measure),
+            "measure": measure,
             "design": design if self.is_for_these_images else None,
             "unbranched_on": None if design.meeting_points else place_without_branches(design, specs),
             "progress": progress,
@@ -105,13 +107,19 @@ class DesignComparison:
         control = single_branch_control(original.module, original.example_input, branched.macs, self.design.multiple)
         return original.export(), export(control, original.example_input), branched.export()
 
-    def _top1(self) -> dict[str, float]:
-        """Accuracies in percent by network, where weights say them."""
-        tops = {
-            "original": self.original.about.get("top1"),
-            "branched": None if self.branched.inherits else self.branched.about.get("top1"),
+    @property
+    def _measure(self) -> Measure:
+        """That of the weights; top-1 where they say none."""
+        said = {*self.original.about, *self.branched.about}
+        return next((one for one in MEASURES if one.key in said), TOP1)
+
+    def _scores(self, measure: Measure) -> dict[str, float]:
+        """The measure in percent by network, where weights say it."""
+        found = {
+            "original": self.original.about.get(measure.key),
+            "branched": None if self.branched.inherits else self.branched.about.get(measure.key),
         }
-        return {name: float(value) for name, value in tops.items() if value is not None}
+        return {name: float(value) for name, value in found.items() if value is not None}
 
     def _machine(self) -> dict[str, Any] | None:
         """What was measured on; None if nothing was."""

@@ -184,6 +184,7 @@ def _evaluated(
         FileError: images that cannot be decoded, unless they are to be left out.
     """
     from nnstretch.training.data import load_dataset
+    from nnstretch.training.data.checks import check_headers
     from nnstretch.training.data.split import UnreadableImagesError
     from nnstretch.training.data.unreadable import refuse_unreadable, without_unreadable
     from nnstretch.vision.classes import compare_names
@@ -199,11 +200,13 @@ def _evaluated(
         classifier.check_outputs(dataset)
         differing = compare_names(classifier.class_names, dataset.class_names, source.model, dataset.name)
         if images.skip_unreadable:
-            dataset = without_unreadable(dataset, ("test",))
+            dataset = without_unreadable(dataset, ("test",), advance)
+        else:
+            check_headers(dataset.test, dataset.num_classes, "test", progress=advance)
         try:
             found = evaluated(classifier.network(), dataset.test, dataset, _batch(classifier, engine), advance)
         except UnreadableImagesError:
-            refuse_unreadable(dataset.test, "test")
+            refuse_unreadable(dataset.test, dataset.num_classes, "test")
             raise
     preparation = _preparation(dataset, source.model, is_stated=classifier.preprocessing is not None)
     remarks = "\n".join(filter(None, (differing, preparation)))

@@ -172,15 +172,17 @@ class _Job:
         from nnstretch.training.loop.distributed import Ranks
         from nnstretch.training.loop.trainer import train as run_training
 
-        dataset = training_images(
-            self.data,
-            self.model,
-            self.recipe,
-            image_size=self.image_size,
-            weights=self.weights,
-            design=self.design,
-            teacher=_teacher_parts(self.teacher)[1] if self.teacher else None,
-        )
+        with report.progress("Looking at images") as advance:
+            dataset = training_images(
+                self.data,
+                self.model,
+                self.recipe,
+                image_size=self.image_size,
+                weights=self.weights,
+                design=self.design,
+                teacher=_teacher_parts(self.teacher)[1] if self.teacher else None,
+                progress=advance,
+            )
         dataset = with_given_head(dataset, self.head)
         report.note(dataset.note)
         if cropping := dataset.preprocessing.cropping:

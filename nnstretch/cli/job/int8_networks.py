@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from torch import nn
 
+    from nnstretch.quantization import Quantized
     from nnstretch.training.recipe import Recipe
 
 CALIBRATION_IMAGES = 100
 
 
 def calibrated(networks: JobNetworks, made: Mapping[str, Network], folder: Path) -> list[dict[str, Any]]:
-    """Calibrates networks, given by name, and writes them in int8; returns files, numbers of int8 layers and accuracies."""
+    """Calibrates networks, given by name, and writes them in int8; returns files, numbers of int8 layers and scores."""
     return [_calibrate(networks, name, network.export(), folder) for name, network in made.items()]
 
 
@@ -33,7 +34,7 @@ def _calibrate(networks: JobNetworks, name: str, graph: ir.Model, folder: Path) 
     calibration = CalibrationImages(networks.dataset.train, CALIBRATION_IMAGES)
     counts = quantize(graph, ({read: images} for images in calibration), file)
     networks.report.note(calibration.note)
-    return {"name": name, "file": file.name, "int8_layers": counts.int8, "top1": onnx_top1(networks, file)}
+    return _answer(networks, name, file, counts)
 
 
 def trained(
@@ -63,23 +64,30 @@ def _train(
 
     with networks.report.progress("Calibrating") as advance:
         network = quantised(network, networks.dataset, recipe, advance)
-    trainings.train(network, recipe, teacher, folder / name)
+    teaches = networks.dataset.task.has_logits or recipe.kd_feature_weight > 0
+    trainings.train(network, recipe, teacher if teaches else None, folder / name)
     file = folder / f"{name}-int8.onnx"
     counts = write_trained(network.export(), file)
     save_weights(network.module, folder / f"{name}.safetensors", network.metadata(**networks.about))
-    return {"name": name, "file": file.name, "int8_layers": counts.int8, "top1": onnx_top1(networks, file)}
+    return _answer(networks, name, file, counts)
 
 
-def onnx_top1(networks: JobNetworks, file: Path) -> float:
-    """Top-1 on the test images, as ONNX Runtime computes a network for one image."""
+def _answer(networks: JobNetworks, name: str, file: Path, counts: Quantized) -> dict[str, Any]:
+    score = {networks.measure.key: onnx_score(networks, file)}
+    return {"name": name, "file": file.name, "int8_layers": counts.int8, "kept": len(counts.kept), **score}
+
+
+def onnx_score(networks: JobNetworks, file: Path) -> float:
+    """The measure on the test images in percent, as ONNX Runtime computes a network for one image."""
     import onnxruntime
 
-    from nnstretch.training.evaluation.accuracy import top1
+    from nnstretch.cli.models.classifiers import as_of_network
+    from nnstretch.training.evaluation.accuracy import scored
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     (read,) = (value.name for value in session.get_inputs())
 
-    def logits(images: Any) -> Any:
-        return session.run(None, {read: images})[0]
+    def outputs(images: Any) -> Any:
+        return as_of_network(session.run(None, {read: images}))
 
-    return top1(logits, networks.dataset.test, networks.dataset.num_classes, batch=1)
+    return scored(outputs, networks.dataset.test, networks.dataset, batch=1).percent

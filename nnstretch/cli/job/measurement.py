@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.cli.job.stages import Answer
+from nnstretch.support.measures import Measure
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,14 +28,16 @@ class Measured:
 
     Attributes:
         graphs: of the "original", the "control" and the "branched" network.
-        top1: their accuracies on the test images.
+        measure: of the scores.
+        scores: of these networks on the test images, in percent.
         design: the branched network's.
         unbranched: why the network is the original, without branches; None if it is branched.
         histories: network -> its training, epoch by epoch.
     """
 
     graphs: Mapping[str, ir.Model]
-    top1: Mapping[str, float]
+    measure: Measure
+    scores: Mapping[str, float]
     design: Design
     unbranched: str | None
     histories: Mapping[str, Sequence[Mapping[str, Any]]]
@@ -70,7 +73,7 @@ def _compared(options: TransformOptions, measured: Measured, package: Path, repo
     from nnstretch.devices.base.spec import parse_processors
 
     def keep(session: PlanSession) -> None:
-        about = {"name": f"branched {Path(options.model).name}", "top1": measured.top1["branched"]}
+        about = {"name": f"branched {Path(options.model).name}", measured.measure.key: measured.scores["branched"]}
         session.save(package, about)
 
     design, processors = measured.design, parse_processors(options.processors)
@@ -80,7 +83,8 @@ def _compared(options: TransformOptions, measured: Measured, package: Path, repo
             measured.graphs["control"],
             measured.graphs["branched"],
             options.processors,
-            top1=measured.top1,
+            scores=measured.scores,
+            measure=measured.measure,
             design=design,
             unbranched_on=None if design.meeting_points else place_without_branches(design, processors),
             options=MeasurementOptions(

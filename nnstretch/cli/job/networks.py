@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.cli.job.stages import Stage
+from nnstretch.cli.job.transform_options import RETRAIN
 from nnstretch.cli.models.networks import Network, branch
-from nnstretch.cli.training import about_images, check_classification, training_images
+from nnstretch.cli.training import about_images, check_outputs, training_images, with_given_head
 from nnstretch.support.image_size import size_text
+from nnstretch.support.measures import TOP1, Measure
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -32,26 +34,39 @@ class Candidate:
     Attributes:
         name: "original", "control" or the design's id.
         weights: its weights file.
-        validation_top1, test_top1: in percent.
+        validation_score, test_score: in percent.
         design: its file; None if it is not branched.
+        measure: of the scores.
     """
 
     name: str
     weights: Path
-    validation_top1: float
-    test_top1: float
+    validation_score: float
+    test_score: float
     design: Path | None = None
+    measure: Measure = TOP1
 
     @classmethod
     def of(cls, name: str, stage: Stage, design: Path | None = None) -> Candidate:
         """The network that a stage has trained or evaluated."""
-        validation, test = (float(stage.answer[f"{split}_top1"]) for split in ("validation", "test"))
-        return cls(name, stage.file("weights"), validation, test, design)
+        measure = stage_measure(stage)
+        validation, test = (float(stage.answer[f"{split}_{measure.key}"]) for split in ("validation", "test"))
+        return cls(name, stage.file("weights"), validation, test, design, measure)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, with paths as text."""
-        values = asdict(self)
-        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+        """The fields, with paths as text; scores stand under ``validation_KEY`` and ``test_KEY``, by the measure."""
+        return {
+            "name": self.name,
+            "weights": str(self.weights),
+            f"validation_{self.measure.key}": self.validation_score,
+            f"test_{self.measure.key}": self.test_score,
+            "design": None if self.design is None else str(self.design),
+        }
+
+
+def stage_measure(stage: Stage) -> Measure:
+    """The measure of a stage's scores; stages of earlier versions have top-1."""
+    return Measure(**stage.answer.get("measure", TOP1._asdict()))
 
 
 class JobNetworks:
@@ -70,20 +85,46 @@ class JobNetworks:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The images, loaded once: of the size and with the preprocessing of the weights, if they say."""
+        """The images, loaded once: of the size and with the preprocessing of the weights, if they say.
+
+        Raises:
+            UsageError: a recipe is for another task, or there is a head without need or none where one is needed.
+            NNStretchError: the images cannot be read, or do not fit their targets.
+        """
         options = self.options
-        dataset = training_images(
-            options.data,
-            options.model,
-            self.recipe(options.recipe),
-            image_size=options.image_size,
-            weights=options.weights,
-        )
-        check_classification(dataset, "this job")
+        with self.report.progress("Looking at images") as advance:
+            dataset = training_images(
+                options.data,
+                options.model,
+                self.recipe(options.recipe),
+                image_size=options.image_size,
+                weights=options.weights,
+                progress=advance,
+            )
+        dataset = with_given_head(dataset, options.head)
+        self._check_recipes(dataset)
         self.report.note(dataset.note)
         if options.image_size is None:
             self.report.note(f"images are {size_text(dataset.image_size)}; --image-size names another size")
         return dataset
+
+    def _check_recipes(self, dataset: Dataset) -> None:
+        """Refuses recipes that the task cannot follow, before the first training."""
+        options, task = self.options, dataset.task
+        task.check_recipe(self.recipe(options.recipe))
+        if RETRAIN not in options.skip:
+            recipe = self.recipe(options.retrain_recipe)
+            task.check_recipe(recipe)
+            if recipe.epochs:
+                task.check_teaching(recipe.kd_feature_weight)
+        if options.int8_recipe is not None:
+            task.check_recipe(self.recipe(options.int8_recipe))
+
+    @property
+    def measure(self) -> Measure:
+        """What scores are, in percent."""
+        task = self.dataset.task
+        return Measure(task.measure, task.key)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -112,6 +153,7 @@ class JobNetworks:
         network = build_network(self.options.model, form, weights)
         example = torch.from_numpy(inputs_to_learn_from(dataset.train, np.arange(1)))
         network = replace(network, example_input=example)
+        check_outputs(network, dataset)
         return network if design is None else branch(network, design)
 
     def inherited(self, original: Candidate, name: str, design: Path) -> Network:

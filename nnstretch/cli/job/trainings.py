@@ -1,4 +1,4 @@
-"""Trainings of a job (`transform_and_train`) and what is kept of them: weights and accuracies."""
+"""Trainings of a job (`transform_and_train`) and what is kept of them: weights and scores."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Trainings:
         networks.report.note(on_chosen_epoch(result, run.best))
         history = [asdict(record) for record in result.history]
         score = round(result.validation_score, 4)
-        return {"history": history, "validation_top1": score, "unreadable": result.unreadable}
+        return {"history": history, f"validation_{networks.measure.key}": score, "unreadable": result.unreadable}
 
     def _blockwise(
         self, network: Network, recipe: Recipe, teacher: nn.Module | None, advance: Progress
@@ -78,18 +78,18 @@ class Trainings:
         return blockwise_phase(network.module, teacher, self._networks.dataset, recipe, advance)
 
     def save(self, network: Network, folder: Path, found: Mapping[str, Any]) -> Answer:
-        """Writes the weights of a network; returns its accuracies, and what its training found."""
-        from nnstretch.training.evaluation.accuracy import top1
+        """Writes the weights of a network; returns its scores, and what its training found."""
+        from nnstretch.training.evaluation.accuracy import scored
         from nnstretch.training.weights import save_weights
 
-        dataset = self._networks.dataset
+        dataset, measure = self._networks.dataset, self._networks.measure
         splits = {"validation": dataset.validation, "test": dataset.test}
-        accuracies = {
-            f"{name}_top1": round(top1(network.module, split, dataset.num_classes), 4)
+        scores = {
+            key: round(scored(network.module, split, dataset).percent, 4)
             for name, split in splits.items()
-            if f"{name}_top1" not in found
+            if (key := f"{name}_{measure.key}") not in found
         }
-        about = network.metadata(**self._networks.about, top1=accuracies["test_top1"])
+        about = network.metadata(**self._networks.about, **{measure.key: scores[f"test_{measure.key}"]})
         save_weights(network.module, folder / "weights.safetensors", about)
         counts = {"macs": network.macs, "params": network.parameters}
-        return {"weights": "weights.safetensors", **counts, **accuracies, **found}
+        return {"weights": "weights.safetensors", "measure": measure._asdict(), **counts, **scores, **found}

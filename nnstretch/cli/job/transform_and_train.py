@@ -6,8 +6,9 @@
     int8          the networks quantised after training, if asked for, or trained through quantisation
     measure       the chosen design beside its strongest alternatives; package, ONNX file, timeline and report
 
-The chosen design is the fastest predicted one whose accuracy on the validation images is at most `max_drop` below the
-model's, or the most accurate one. Test images are read for the reported accuracies alone.
+The chosen design is the fastest predicted one whose score on the validation images is at most `max_drop` below the model's, or
+the one with the highest score. Test images are read for the reported scores alone. Scores are of the task's measure, such as
+top-1.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.cli.job.designs import check_processors, fingerprint, is_original, search_options, searched, taken
 from nnstretch.cli.job.int8_networks import CALIBRATION_IMAGES, calibrated, trained
 from nnstretch.cli.job.measurement import Measured, measure
-from nnstretch.cli.job.networks import CONTROL, ORIGINAL, Candidate, JobNetworks
+from nnstretch.cli.job.networks import CONTROL, ORIGINAL, Candidate, JobNetworks, stage_measure
 from nnstretch.cli.job.preparing import PreparationBeside
 from nnstretch.cli.job.retraining import retrain_in_rounds
 from nnstretch.cli.job.shared_cores import Share, beside
@@ -84,6 +85,7 @@ class TransformAndTrain:
             candidates = self.retrain(original, designs)
             answer = {
                 "model": Path(self.options.model).name,
+                "measure": original.measure._asdict(),
                 "original": original.to_json(),
                 "candidates": [candidate.to_json() for candidate in candidates],
                 "int8": self.int8([original, *candidates]),
@@ -118,6 +120,7 @@ class TransformAndTrain:
         """The trained model."""
         options = self.options
         settings = {"model": options.model, "data": options.data, "image_size": json_size(options.image_size)}
+        settings |= {"head": options.head} if options.head else {}  # folders of earlier versions have none
         if options.weights is not None or is_model_file(options.model):
             given = {**settings, "weights": fingerprint(options.weights or Path(options.model))}
             stage = self.stage(BASELINE, "evaluating the model", given, self._take_baseline)
@@ -219,7 +222,7 @@ class TransformAndTrain:
     # -- int8 -----------------------------------------------------------------------------------------------------
 
     def int8(self, candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
-        """The networks in int8 and their accuracies; empty if they are not asked for."""
+        """The networks in int8 and their scores; empty if they are not asked for."""
         if not self.options.int8 or INT8 in self.options.skip:
             return []
         original, recipe = candidates[0], self._int8_recipe
@@ -239,14 +242,14 @@ class TransformAndTrain:
     # -- measurement ----------------------------------------------------------------------------------------------
 
     def chosen(self, original: Candidate, candidates: Sequence[Candidate]) -> Candidate:
-        """The first design, in the order of the search, that keeps the accuracy; else the most accurate one.
+        """The first design, in the order of the search, that keeps the score; else the one with the highest score.
 
         Only validation images decide.
         """
         designs = [candidate for candidate in candidates if candidate.design is not None]
-        least = original.validation_top1 - self.options.max_drop
-        good = (candidate for candidate in designs if candidate.validation_top1 >= least)
-        return next(good, max(designs, key=lambda candidate: candidate.validation_top1))
+        least = original.validation_score - self.options.max_drop
+        good = (candidate for candidate in designs if candidate.validation_score >= least)
+        return next(good, max(designs, key=lambda candidate: candidate.validation_score))
 
     def measure(self, original: Candidate, candidates: Sequence[Candidate]) -> dict[str, Any] | None:
         """The chosen design beside its alternatives; None if that is left out."""
@@ -268,7 +271,8 @@ class TransformAndTrain:
         shutil.copyfile(chosen.weights, folder / "branched.safetensors")
         measured = Measured(
             {name: self.networks.graph(original, one, first) for name, one in compared.items()},
-            {name: one.test_top1 for name, one in compared.items()},
+            original.measure,
+            {name: one.test_score for name, one in compared.items()},
             load_design(chosen.design),
             self._unbranched,
             self._histories(chosen.design.stem),
@@ -299,6 +303,8 @@ class TransformAndTrain:
         stage = self.job.run(name, settings, announced, after)
         done = "was done" if stage.was_done else f"{stage.seconds:.0f} s"
         if not (stage.was_done and name in self._said):
-            test = stage.answer.get("test_top1")
-            self.report.note(f"{name}: {done}{'' if test is None else f', top-1 {test:.2f} % on the test images'}")
+            measure = stage_measure(stage)
+            test = stage.answer.get(f"test_{measure.key}")
+            score = "" if test is None else f", {measure.name} {test:.2f} % on the test images"
+            self.report.note(f"{name}: {done}{score}")
         return stage

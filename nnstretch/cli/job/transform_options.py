@@ -31,8 +31,9 @@ class TransformOptions:
         changes: fields of both recipes, replaced, as JSON values.
         device: that trains, such as `cuda:0`; None: the first CUDA device if there is one, else the CPU.
         search: fields of `StretchOptions`, as JSON values; `designs` is the number of designs that are retrained.
-        max_drop: percent points of validation top-1 that a chosen design may be below the model.
+        max_drop: percent points of the measure on validation images that a chosen design may be below the model.
         int8: whether networks are quantised.
+        head: of a detector, as `nnstretch train --head` takes it.
         at_once: trainings that run at the same time on a CPU, each on its share of the cores.
         turn: seconds for which one of a dozen candidates runs in a round of the measurement.
         coordinate_descent: tune measured networks beyond the routines' short lists.
@@ -63,6 +64,7 @@ class TransformOptions:
     turn: float = 0.1
     coordinate_descent: bool = True
     at_once: int = 2
+    head: str | None = None
 
     def __post_init__(self) -> None:
         """Check the names of stages.

@@ -87,7 +87,7 @@ class Classifier:
         import numpy as np
 
         if self.outputs is not None:
-            outputs = _as_of_network([np.broadcast_to(np.float32(0), shape) for shape in self.outputs])
+            outputs = as_of_network([np.broadcast_to(np.float32(0), shape) for shape in self.outputs])
             dataset.task.check_outputs(outputs, self.shape[0], dataset.num_classes)
 
 
@@ -216,10 +216,10 @@ def _shape_of(value: ir.Value) -> tuple[int, ...] | None:
 def _running(session: Session | StandaloneSession) -> Callable[[np.ndarray], Any]:
     """A session as a function from images to outputs."""
     name = session.get_inputs()[0].name
-    return lambda images: _as_of_network(session.run(None, {name: images}))
+    return lambda images: as_of_network(session.run(None, {name: images}))
 
 
-def _as_of_network(found: Sequence[Any]) -> Any:
+def as_of_network(found: Sequence[Any]) -> Any:
     """The outputs of a session as a network's: a single one, or a tuple of them."""
     return found[0] if len(found) == 1 else tuple(found)
 
@@ -229,4 +229,4 @@ def _onnxruntime(graph: ir.Model, threads: int | None) -> Callable[[np.ndarray],
 
     session = open_reference(graph, threads or 0)
     name = session.get_inputs()[0].name
-    return lambda images: _as_of_network(session.run(None, {name: images}))
+    return lambda images: as_of_network(session.run(None, {name: images}))

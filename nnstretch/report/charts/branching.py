@@ -23,6 +23,7 @@ from nnstretch.report.charts.svg import (
     vertical_grid,
 )
 from nnstretch.report.tables.text import count_text
+from nnstretch.support.measures import TOP1
 
 if TYPE_CHECKING:
     from nnstretch.bench.ablation.result import Ablation, AblationRow
@@ -110,8 +111,8 @@ def _fall(name: str, start: float, ms: float, colour: str, y: float, scale: floa
     ]
 
 
-def training_panel(histories: Histories) -> Panel:
-    """Loss and top-1 (training images, and validation images if measured) per network and epoch."""
+def training_panel(histories: Histories, measure: str = TOP1.name) -> Panel:
+    """Loss and the measure per network and epoch, of training images where records have it, and of validation images."""
     trained = {name: records for name, records in histories.items() if records}
 
     def series(measure: str) -> Series:
@@ -120,16 +121,13 @@ def training_panel(histories: Histories) -> Panel:
             for name, records in trained.items()
         }
 
-    half = WIDTH / 2
+    half, lines, dots = WIDTH / 2, series("train_top1"), series("validation_score")
+    title = f"{measure} in percent: training images (line), validation images (dots)"
+    if not any(lines.values()):
+        lines, dots, title = dots, {}, f"{measure} in percent: validation images"
     parts = [
         *_curves(0, half - 20, "loss, mean over the epoch", series("loss"), {}),
-        *_curves(
-            half + 20,
-            half - 20,
-            "top-1 in percent: training images (line), validation images (dots)",
-            series("train_top1"),
-            series("validation_score"),
-        ),
+        *_curves(half + 20, half - 20, title, lines, dots),
         *series_legend(44, 300, trained),
     ]
     return 312, parts

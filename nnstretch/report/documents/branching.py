@@ -141,23 +141,25 @@ def _sections(answer: Mapping[str, Any], found: Ablation) -> Iterator[Section]:
         yield Section("The same steps, one after another", panel=timeline_panel(found.serial_timeline))
     yield _design(Design.from_json(json.dumps(answer["design"])), found)
     if any(answer["histories"].values()):
-        yield Section("Training", "Loss and top-1 accuracy by epoch.", training_panel(answer["histories"]))
+        measure = found.measure.name
+        yield Section("Training", f"Loss and {measure} by epoch.", training_panel(answer["histories"], measure))
 
 
 def _rows(found: Ablation) -> Table:
-    """All rows; accuracies if any is known, and statistics if anything was measured."""
+    """All rows; scores if any is known, and statistics if anything was measured."""
     measured = found.simulated is None
-    accuracies = any(row.top1 is not None for row in found.rows)
+    scored = any(row.score is not None for row in found.rows)
     rows: list[list[Cell]] = []
     for row in found.rows:
         counts = (row.macs / _MILLION, row.parameters / _MILLION)
-        top1 = [row.top1] if accuracies else []
+        score = [row.score] if scored else []
         statistics = (
             [row.latency.p90_ms if row.latency else None, *(row.interval_ms or (None, None))] if measured else []
         )
-        rows.append([row.network, row.how, row.processors, *counts, *top1, row.p50_ms, *statistics])
+        rows.append([row.network, row.how, row.processors, *counts, *score, row.p50_ms, *statistics])
     marked = frozenset(number for number, row in enumerate(found.rows) if row.is_branched)
-    counted = ("network", "run", "processors", "million MACs", "M parameters", *(["top-1 (%)"] if accuracies else []))
+    score_title = [f"{found.measure.name} (%)"] if scored else []
+    counted = ("network", "run", "processors", "million MACs", "M parameters", *score_title)
     times = ("p50 ms", "p90 ms", "95 % from", "to ms") if measured else ("ms",)
     return Table((*counted, *times), rows, 3, marked)
 

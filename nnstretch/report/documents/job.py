@@ -8,8 +8,9 @@ from typing import Any
 
 from nnstretch.report.documents.branching import branching_document
 from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.support.measures import TOP1, Measure
 
-_ACCURACIES = "Accuracy on the test images is reported; the design was chosen by the validation images."
+_ACCURACIES = "The {} on the test images is reported; the design was chosen by the validation images."
 
 
 def job_document(answer: Mapping[str, Any]) -> Document:
@@ -23,8 +24,9 @@ def job_document(answer: Mapping[str, Any]) -> Document:
         DesignError: its design is damaged.
     """
     networks = [answer["original"], *answer["candidates"]]
-    figures: dict[str, Cell] = {f"top-1 (%), {one['name']}": one["test_top1"] for one in networks}
-    accuracies = Section("Accuracies", _ACCURACIES, table=_accuracies(answer, networks))
+    measure = Measure(**answer.get("measure", TOP1._asdict()))  # answers of earlier versions lack it
+    figures: dict[str, Cell] = {f"{measure.name} (%), {one['name']}": one[f"test_{measure.key}"] for one in networks}
+    accuracies = Section("Accuracies", _ACCURACIES.format(measure.name), table=_accuracies(answer, networks, measure))
     facts = {f"seconds, {kind}": str(seconds) for kind, seconds in answer["seconds"].items()}
     if answer["comparison"] is None:
         lead = "The job measured no latency; its stage `measure` was left out."
@@ -38,13 +40,13 @@ def job_document(answer: Mapping[str, Any]) -> Document:
     )
 
 
-def _accuracies(answer: Mapping[str, Any], networks: Sequence[Mapping[str, Any]]) -> Table:
-    """Top-1 of every network, in int8 too where networks were quantised; the chosen one is marked."""
-    int8 = {one["name"]: one["top1"] for one in answer["int8"]}
+def _accuracies(answer: Mapping[str, Any], networks: Sequence[Mapping[str, Any]], measure: Measure) -> Table:
+    """The measure of every network, in int8 too where networks were quantised; the chosen one is marked."""
+    int8, (title, key) = {one["name"]: one[measure.key] for one in answer["int8"]}, measure
     rows = [
-        [one["name"], one["test_top1"], one["validation_top1"], *([int8.get(one["name"])] if int8 else [])]
+        [one["name"], one[f"test_{key}"], one[f"validation_{key}"], *([int8.get(one["name"])] if int8 else [])]
         for one in networks
     ]
     marked = frozenset(number for number, one in enumerate(networks) if one["name"] == answer["chosen"])
-    titles = ("network", "top-1 (%)", "validation top-1 (%)", *(["int8 top-1 (%)"] if int8 else []))
+    titles = ("network", f"{title} (%)", f"validation {title} (%)", *([f"int8 {title} (%)"] if int8 else []))
     return Table(titles, rows, marked=marked)

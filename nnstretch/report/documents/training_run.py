@@ -13,6 +13,7 @@ from nnstretch.errors import FileError
 from nnstretch.report.charts.curves import curve_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.documents.facts import fact_text
+from nnstretch.support.measures import MEASURES
 
 _STEP = frozenset({"step", "epoch", "loss", "lr", "images_per_second", "seconds"})
 """Keys of a line on steps; an evaluation has its measure beside them."""
@@ -79,7 +80,7 @@ def _name(path: Path) -> str:
 
 
 def _title(name: str) -> str:
-    return {"top1": "top-1 (%)", "top5": "top-5 (%)", "miou": "mIoU (%)", "map": "mAP (%)"}.get(name, name)
+    return {"top5": "top-5 (%)", **{one.key: f"{one.name} (%)" for one in MEASURES}}.get(name, name)
 
 
 def _epochs(history: Sequence[Mapping[str, Any]]) -> Table:

@@ -25,22 +25,22 @@ _WHY_BRANCHING_PAYS = (
 _LARGE_GAIN = 1.05
 NUMBERS_OF_SEGMENTS = "segments are numbered from 0, as in the names of layers; those without branches have no row"
 
-TITLES = ("network", "run", "processors", ">MACs", ">parameters", ">top-1", ">p50 ms", ">95 % interval", ">p90 ms")
-_OF_MEASUREMENTS = TITLES[-2:]
-"""Titles of the columns that simulated runs do not have."""
+_COUNTS = ("network", "run", "processors", ">MACs", ">parameters")
+_OF_MEASUREMENTS = (">p50 ms", ">95 % interval", ">p90 ms")
+_OF_SIMULATIONS = (">ms",)
 _LESS_WANTED = ("p90 ms", "parameters", "MACs", "95 % interval")
 """Columns that narrow terminals lack."""
 
 
 def row_cells(row: AblationRow) -> tuple[str, ...]:
-    """One row of the comparison, as `TITLES` names its cells."""
+    """One row of the comparison: counts, the score, and what measurements have."""
     return (
         row.network,
         row.how,
         row.processors,
         count_text(row.macs),
         count_text(row.parameters),
-        "" if row.top1 is None else f"{row.top1:.2f} %",
+        "" if row.score is None else f"{row.score:.2f} %",
         ms_text(row.p50_ms),
         interval_text(row.interval_ms, ".3f"),
         ms_text(row.latency.p90_ms) if row.latency else "",
@@ -50,7 +50,7 @@ def row_cells(row: AblationRow) -> tuple[str, ...]:
 def ablation_table(ablation: Ablation) -> Table:
     """One line per row of the comparison; the branched network is highlighted."""
     measured = ablation.simulated is None
-    titles = TITLES if measured else (*TITLES[: -len(_OF_MEASUREMENTS) - 1], ">ms")
+    titles = (*_COUNTS, f">{ablation.measure.name}", *(_OF_MEASUREMENTS if measured else _OF_SIMULATIONS))
     shown = plain_table(*titles, optional=[title for title in _LESS_WANTED if f">{title}" in titles])
     for row in ablation.rows:
         style = "bold" if row.is_branched else "dim" if row.is_bound else None

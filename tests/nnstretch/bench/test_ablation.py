@@ -85,7 +85,7 @@ def test_ablation_of_a_branched_network(graph: ir.Model, tmp_path: Path) -> None
     ablation = ablate(
         *models,
         processors,
-        top1={"branched": 91.5},
+        scores={"branched": 91.5},
         design=design,
         keep=keep,
         options=MeasurementOptions(TimingOptions(rounds=3, turn=0.01), compiling=UNTUNED),
@@ -116,7 +116,7 @@ def test_ablation_of_a_branched_network(graph: ir.Model, tmp_path: Path) -> None
     assert ablation.max_rel_error < 1e-4
     assert {row.macs for row in ablation.rows if row.network == "branched"} == {design.macs}
     assert {row.parameters for row in ablation.rows if row.network == "branched"} == {design.params}
-    assert {row.top1 for row in ablation.rows if row.network != "branched"} == {None}
+    assert {row.score for row in ablation.rows if row.network != "branched"} == {None}
     control_macs = next(row.macs for row in ablation.rows if row.network == "control")
     assert control_macs == pytest.approx(design.macs, rel=0.02)
     assert len(ablation.timeline.queues) == 2

@@ -59,7 +59,7 @@ def networks(graph: ir.Model) -> Networks:
 @pytest.fixture(scope="module")
 def found(networks: Networks) -> Ablation:
     design, graphs = networks
-    return simulate_ablation(*graphs, ",".join(PHONE), design=design, top1={"original": 90.0})
+    return simulate_ablation(*graphs, ",".join(PHONE), design=design, scores={"original": 90.0})
 
 
 def alone_ms(soc: SocProfile, profile: ProcessorProfile, graph: ir.Model) -> float:
@@ -78,7 +78,7 @@ def test_all_ways_that_a_profile_has_are_rows(found: Ablation) -> None:
     assert [row.how for row in found.rows if row.network == "branched"] == ["concurrent", "one after another"]
     assert [row.is_bound for row in found.rows] == [False] * 8 + [True]
     assert {row.latency for row in found.rows} == {None}
-    assert {row.top1 for row in found.rows if row.network == "original"} == {90.0}
+    assert {row.score for row in found.rows if row.network == "original"} == {90.0}
 
 
 def test_latencies_are_those_of_the_profile(found: Ablation, networks: Networks) -> None:

@@ -105,6 +105,18 @@ def test_boxes_are_known_by_their_shape() -> None:
         assert is_detector(network(text.replace("A]", f"{count}]"), weights)) == (count == 84)
 
 
+@pytest.mark.parametrize(("second", "is_one"), [("[2,2]", True), ("[1,1]", False)])
+def test_maps_of_several_sizes_are_those_of_a_detector(second: str, is_one: bool) -> None:
+    """Maps of one size, as of a segmenter with a second output, are not."""
+    size = 8 if is_one else 16
+    text = f"""levels (float[1,3,16,16] x) => (float[1,6,16,16] y, float[1,6,{size},{size}] z) {{
+        a = Conv(x, w) y = Conv(a, v) z = Conv<strides={second}>(a, v)
+    }}"""
+    model = network(text, {"w": normal(4, 3, 1, 1), "v": normal(6, 4, 1, 1)})
+    assert is_detector(model) == is_one
+    assert [node.name for node in head_nodes(model)] == ["y", "z"]
+
+
 def test_tokens_of_several_maps_are_no_boxes() -> None:
     text = """tokens (float[1,3,16,16] x) => (float[1,320,4] y) {
         a = Conv(x, w) b = Conv<strides=[2,2]>(x, w) c = Reshape(a, s) d = Reshape(b, s) e = Concat<axis=2>(c, d)

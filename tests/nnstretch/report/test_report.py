@@ -33,6 +33,7 @@ from nnstretch.report.pages import TEMPLATES
 from nnstretch.report.tables.ablation import ablation_table
 from nnstretch.report.tables.text import count_text, plain_table, size_text
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
+from nnstretch.support.measures import MEAN_AP
 from nnstretch.support.other_programs import OtherPrograms
 from nnstretch.training.loop.checkpoint import EpochRecord
 
@@ -451,6 +452,34 @@ def test_a_job_has_the_report_of_its_comparison_and_its_accuracies(
     (tmp_path / "answer.json").unlink()
     assert main(["report", str(tmp_path)]) == 2
     assert "nor of a finished job (it has no answer.json)" in capsys.readouterr().err
+
+
+def test_other_tasks_have_their_measure_in_tables_and_charts(
+    ablation: Ablation, design: Design, histories: dict[str, list[EpochRecord]], tmp_path: Path
+) -> None:
+    """Trainings without top-1 of training images are drawn by their scores on validation images."""
+    scored = replace(ablation, measure=MEAN_AP)
+    dense = {
+        name: [replace(record, train_top1=None, validation_score=40.0) for record in records]
+        for name, records in histories.items()
+    }
+    compared = answer_of(scored, design, histories=dense)
+    assert compared["rows"][0]["map"] == 98.765
+    found = Ablation.from_json(compared)
+    assert (found.measure, [row.score for row in found.rows]) == (MEAN_AP, [row.score for row in scored.rows])
+    console = Console(width=200, record=True)
+    console.print(ablation_table(scored))
+    pages = console.export_text(), html(branching_document(compared))
+    assert all("mAP" in page and "top-1" not in page for page in pages)
+    assert len(shapes(svg(training_panel(compared["histories"], "mAP")), "polyline", "series-1")) == 2
+    network = {"name": "original", "weights": "w", "validation_map": 41.0, "test_map": 42.0, "design": None}
+    answer = job_answer(None, [{"name": "original", "map": 40.0}])
+    answer |= {"measure": MEAN_AP._asdict(), "original": network, "candidates": [], "chosen": "original"}
+    (tmp_path / "answer.json").write_text(json.dumps(answer))
+    document = read_document(str(tmp_path))
+    assert document.figures == {"mAP (%), original": 42.0}
+    assert document.sections[0].table is not None
+    assert document.sections[0].table.rows == [["original", 42.0, 41.0, 40.0]]
 
 
 @pytest.mark.parametrize(("width", "left"), [(80, "model a b c"), (24, "model a c"), (19, "model a"), (12, "model a")])

@@ -160,14 +160,6 @@ def test_names_of_folders_for_validation_and_hidden_files(tmp_path: Path) -> Non
         load_dataset(f"folder:{tmp_path}", 16)
 
 
-def test_classes_that_lack_held_out_images_are_noted(tmp_path: Path) -> None:
-    make_folder(tmp_path, ("a", "b", "c"), ("train",))
-    make_folder(tmp_path, ("a",), ("val", "test"))
-    dataset = load_dataset(f"folder:{tmp_path}", 16)
-    assert dataset.note == "val has no images of 'b', 'c'; test has no images of 'b', 'c'"
-    assert dataset.num_classes == 3
-
-
 def test_a_class_of_one_image_is_for_training(tmp_path: Path) -> None:
     make_folder(tmp_path)
     (tmp_path / "train" / "c").mkdir()

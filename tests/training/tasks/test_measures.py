@@ -113,7 +113,7 @@ def test_a_head_answers_for_every_image() -> None:
     scorer = Detection(Given()).scorer(1)
     with pytest.raises(UsageError, match="boxes for 1 images of 2"):
         scorer.add(np.zeros((1, 0, 6)), np.zeros((2, 1, 5), np.float32))
-    with pytest.raises(UsageError, match=r"give --head FILE\.py:FACTORY"):
+    with pytest.raises(UsageError, match=r"give --head yolo or FILE\.py:FACTORY"):
         Detection().check_outputs(torch.zeros(1), 1, 2)
 
 

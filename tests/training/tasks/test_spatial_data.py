@@ -190,7 +190,10 @@ def of_colours(root: Path) -> None:
     [
         (of_another_size, "the image has 32×32 pixels, its mask 8×8"),
         (of_many_classes, "3.png has the value 7; 0 to 2, and 255"),
-        (without_mask, "there are no masks .*3.png; every image wants a PNG file of its name"),
+        (
+            without_mask,
+            "1 of 12 images of .*train lack a mask: there is no .*3.png; every image wants a PNG file of its name",
+        ),
         (
             without_images,
             "train/images has no images; wanted images in .*train/images .*, and a mask of each in .*train/masks",

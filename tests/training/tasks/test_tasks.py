@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -27,6 +28,7 @@ from nnstretch.training.recipe import Recipe
 from nnstretch.training.tasks.detection import Detection
 from nnstretch.training.weights import read_tensors
 from tests.kits.kernels.shapes import SIDE, ShapesHead, detector, segmenter, write_coco, write_masks
+from tests.kits.networks.deeplab import deeplab
 
 RECIPE = Recipe(
     epochs=6, batch_size=8, opt="adamw", lr=4e-3, hflip=0.5, evaluate_every=3, threads=1, workers=0, amp_dtype="float32",
@@ -70,6 +72,29 @@ def test_a_segmenter_is_branched_and_retrained(tmp_path: Path) -> None:
     train(network, dataset, replace(RECIPE, epochs=2, lr=2e-3), original)
     retrained = scored(network, dataset.test, dataset).percent
     assert retrained > max(inherited, reached - 3)
+
+
+def test_a_deeplab_is_branched_and_retrained_with_feature_maps(tmp_path: Path) -> None:
+    """A dilated pyramid with a branch of pooled features; the network returns a dictionary."""
+    write_masks(tmp_path, (("train", 40), ("val", 4), ("test", 12)))
+    dataset = whole(f"masks:{tmp_path}")
+    original, example = deeplab()
+    train(original, dataset, replace(RECIPE, evaluate_every=0))
+    reached = scored(original, dataset.test, dataset).percent
+    network = branched(original, example)
+    inherited = scored(network, dataset.test, dataset).percent
+    train(network, dataset, replace(RECIPE, epochs=3, lr=2e-3, evaluate_every=0), original)
+    retrained = scored(network, dataset.test, dataset).percent
+    assert retrained > max(inherited, reached - 5) > 50
+    images = torch.from_numpy(dataset.test.arrays(np.arange(8)))
+    targets = torch.from_numpy(dataset.test.targets(np.arange(8)))
+    features = []
+    for student in (branched(original, example), network):
+        objective = Distillation(student, original, images, feature_weight=1.0, task=dataset.task)
+        objective.loss(images, student.eval()(images), targets)
+        features.append(float(objective.parts["features"]))
+        objective.close()
+    assert features[1] < features[0]
 
 
 def test_a_detector_is_branched_and_retrained(tmp_path: Path) -> None:
@@ -153,7 +178,7 @@ def test_commands_train_and_evaluate_a_detector(
         assert found["map"] == pytest.approx(trained["map"], abs=1e-3)
         assert [one["class"] for one in found["per_class"]] == ["square", "disc"]
     assert main(["evaluate", "nets.py:detector", "--data", "coco:data", "--engine", "torch"]) == 2
-    assert "give --head FILE.py:FACTORY" in capsys.readouterr().err
+    assert "give --head yolo or FILE.py:FACTORY" in capsys.readouterr().err
     assert (
         main(["train", "nets.py:detector", "--data", "digits", "--head", "nets.py:shapes_head", "-o", "x.safetensors"])
         == 2

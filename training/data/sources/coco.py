@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nnstretch.errors import FileError, UsageError, first_line
 from nnstretch.support.image_size import ImageSize
 from nnstretch.support.json_text import json_fault
-from nnstretch.training.data.image_files import decode
+from nnstretch.training.data.image_files import decode, header_size
 from nnstretch.training.data.preprocessing import Pixels, photo_preprocessing, pillow
 from nnstretch.training.data.split import Dataset, RawImages, SpatialImages, dataset_of, held_out
 from nnstretch.training.tasks.detection import Boxes, Detection
@@ -103,6 +103,16 @@ class CocoSplit(SpatialImages):
         """The decoded image."""
         name = self.image_name(index)
         return decode(Path(name), name, self.preprocessing.channels)
+
+    @property
+    def has_headers(self) -> bool:
+        """Those of images state sizes, and so do the annotations."""
+        return True
+
+    def header_fault(self, index: int) -> str:
+        """Whether the image has another size than its boxes are for."""
+        name = self.image_name(index)
+        return self.task.check_size(self.target(index, 0), *header_size(Path(name), name))
 
     def target(self, index: int, epoch: int) -> Boxes:
         """The boxes."""

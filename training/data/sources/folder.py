@@ -13,7 +13,7 @@ from nnstretch.errors import FileError, UsageError
 from nnstretch.support.image_size import ImageSize
 from nnstretch.training.data.image_files import SUFFIXES, decode
 from nnstretch.training.data.preprocessing import Pixels, Preprocessing, photo_preprocessing, pillow
-from nnstretch.training.data.split import Dataset, Indices, RawImages, dataset_of, held_out, names
+from nnstretch.training.data.split import Dataset, Indices, RawImages, dataset_of, held_out
 
 _TRAIN_FOLDER = "train"
 _VALIDATION_FOLDERS = ("val", "valid", "validation")
@@ -44,9 +44,7 @@ def load(argument: str, size: ImageSize, channels: int | None, split_seed: int) 
     train = _split(root / _TRAIN_FOLDER, class_names, preprocessing)
     given = {name: _split(root / name, class_names, preprocessing) for name in held_out_folders(root, folders)}
     splits, note = held_out(train, given, split_seed, str(root))
-    return dataset_of(
-        f"folder:{argument}", class_names, splits, "; ".join(filter(None, (note, *_absent(given, class_names))))
-    )
+    return dataset_of(f"folder:{argument}", class_names, splits, note)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,17 +138,6 @@ def _split(folder: Path, class_names: tuple[str, ...], preprocessing: Preprocess
         files += [os.fsencode(f"{name}/{file}") for file in found]
         labels += [class_names.index(name)] * len(found)
     return FolderSplit(folder, np.array(files), np.array(labels, np.int64), preprocessing)
-
-
-def _absent(given: dict[str, FolderSplit], class_names: tuple[str, ...]) -> list[str]:
-    """A line for every held-out split that lacks classes."""
-    lines = []
-    for name, split in given.items():
-        present = set(split.labels.tolist())
-        missing = [repr(label) for number, label in enumerate(class_names) if number not in present]
-        if missing:
-            lines.append(f"{name} has no images of {names(missing)}")
-    return lines
 
 
 def subfolders(folder: Path) -> list[str]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.errors import FileError, UsageError, first_line
 from nnstretch.support.image_size import ImageSize
-from nnstretch.training.data.image_files import decode
+from nnstretch.support.words import counted
+from nnstretch.training.cores import usable_cores
+from nnstretch.training.data.image_files import decode, header_size
 from nnstretch.training.data.preprocessing import Pixels, photo_preprocessing, pillow
 from nnstretch.training.data.sources.folder import held_out_folders, images_of, subfolders
 from nnstretch.training.data.split import (
@@ -24,7 +29,7 @@ from nnstretch.training.data.split import (
     held_out,
     names,
 )
-from nnstretch.training.tasks.segmentation import Mask, Segmentation
+from nnstretch.training.tasks.segmentation import Mask, Segmentation, mask_fault
 
 _TRAIN_FOLDER, _IMAGES, _MASKS, _CLASSES = "train", "images", "masks", "classes.txt"
 _MASK_SUFFIX = ".png"
@@ -95,6 +100,18 @@ class MaskSplit(SpatialImages):
         name = self.image_name(index)
         return decode(Path(name), name, self.preprocessing.channels)
 
+    @property
+    def has_headers(self) -> bool:
+        """Those of both files state sizes."""
+        return True
+
+    def header_fault(self, index: int) -> str:
+        """Whether image and mask differ in size."""
+        name, mask = self.image_name(index), _mask_path(self.root, self.files[index])
+        with _opened_mask(mask) as image:
+            size = (image.height, image.width)
+        return mask_fault(size, *header_size(Path(name), name))
+
     def target(self, index: int, epoch: int) -> Mask:
         """The mask.
 
@@ -128,9 +145,11 @@ def _files(folder: Path) -> NDArray[np.bytes_]:
     if not found:
         raise FileError(f"{folder / _IMAGES} has no images; wanted {_layout(folder)}")
     files = np.array([os.fsencode(name) for name in found])
-    absent = [str(path) for file in files if not (path := _mask_path(folder, file)).is_file()]
+    present = set(images_of(folder / _MASKS)) if (folder / _MASKS).is_dir() else set()
+    absent = [str(path) for file in files if (path := _mask_path(folder, file)).name not in present]
     if absent:
-        raise FileError(f"there are no masks {names(absent)}; every image wants a PNG file of its name")
+        lacking = f"{len(absent)} of {counted(len(files), 'image')} of {folder} lack a mask"
+        raise FileError(f"{lacking}: there is no {names(absent)}; every image wants a PNG file of its name")
     return files
 
 
@@ -144,11 +163,22 @@ def _mask(path: Path) -> Mask:
     Raises:
         UnreadableImageError: it is no such image.
     """
+    with _opened_mask(path) as image:
+        return np.array(image).astype(np.uint8)
+
+
+@contextmanager
+def _opened_mask(path: Path) -> Iterator[Any]:
+    """A mask file as an image of Pillow, whose pixels are read when they are used.
+
+    Raises:
+        UnreadableImageError: it is no such image, or its pixels cannot be decoded.
+    """
     try:
         with pillow().open(path) as image:
             if image.mode not in {"1", "L", "P"}:
                 raise UnreadableImageError(f"{path} (mode {image.mode}; a mask has one byte per pixel, its class)")
-            return np.array(image).astype(np.uint8)
+            yield image
     except (OSError, SyntaxError, ValueError) as error:
         if isinstance(error, UnreadableImageError):
             raise
@@ -178,9 +208,10 @@ def _class_names(
     listed = root / _CLASSES
     if listed.is_file():
         return _listed_names(listed)
-    highest = 0
-    for folder in folders:
-        for file in files[folder.name]:
-            mask = _mask(_mask_path(folder, file))
-            highest = max(highest, int(mask[mask != task.ignored].max(initial=0)))
-    return tuple(str(number) for number in range(highest + 1))
+
+    def highest(path: Path) -> int:
+        return int(task.classes_in(_mask(path)).max(initial=0))
+
+    paths = [_mask_path(folder, file) for folder in folders for file in files[folder.name]]
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        return tuple(str(number) for number in range(max(pool.map(highest, paths)) + 1))

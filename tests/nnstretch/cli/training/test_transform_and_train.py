@@ -95,7 +95,7 @@ def images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few digits for every job. Whatever reads test images must be one of the two functions that report accuracies."""
     dataset = few()
     monkeypatch.setattr(networks, "training_images", lambda *_, **__: dataset)
-    for place, name in ((Trainings, "save"), (int8_networks, "onnx_top1")):
+    for place, name in ((Trainings, "save"), (int8_networks, "onnx_score")):
         monkeypatch.setattr(place, name, reporting(getattr(place, name)))
 
 
@@ -449,7 +449,13 @@ def test_networks_are_trained_through_quantisation_on_request(
     options = TransformOptions(model=model, data="digits", folder=tmp_path, **{**SETTINGS, **given})
     chosen = [finished[1]["original"], finished[1]["candidates"][0]]
     networks = [
-        Candidate(**{**one, "weights": Path(one["weights"]), "design": one["design"] and Path(one["design"])})
+        Candidate(
+            one["name"],
+            Path(one["weights"]),
+            one["validation_top1"],
+            one["test_top1"],
+            one["design"] and Path(one["design"]),
+        )
         for one in chosen
     ]
     with trainings(lambda *_: None) as count:

@@ -33,7 +33,7 @@ class ProfiledProcessor(Processor):
 
         Args:
             description: of the processor.
-            float_forms: routines of a CPU for float32 compute int8 layers too.
+            float_forms: routines for float32 layers compute int8 layers too.
             products: types to which routines of a CPU may round float32 before they multiply.
             coherent: as of `Processor`, which plans that run there depend on.
             dtypes: storage types of the routines of an OpenCL device.
@@ -47,7 +47,7 @@ class ProfiledProcessor(Processor):
         self.blocked = Layout(description.block)
         self.coherent = coherent
         self.routines, self.reorder = _routines(description, products, dtypes)
-        if float_forms and description.kind == "cpu":
+        if float_forms:
             self.routines = (*self.routines, *float_form_routines(self.routines))
 
     @property

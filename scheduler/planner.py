@@ -16,6 +16,7 @@ from nnstretch.scheduler.lowering.assembly import Assembler
 from nnstretch.scheduler.lowering.calls import join_calls
 from nnstretch.scheduler.lowering.candidates import check_placements, is_native, unit_choices
 from nnstretch.scheduler.lowering.choices import Choice
+from nnstretch.scheduler.lowering.crossing import Crossings, crossings_of
 from nnstretch.scheduler.lowering.lower import UnitLowering
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
 from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph, working_set
@@ -37,6 +38,7 @@ class ChoiceSpace:
         placement: report of the automatic placement that units and choices are restricted to, if there was one.
         splits: channels of every share of split layers, by the layer's name.
         bands: sections whose bands are units of the graph.
+        type_seconds: predicted seconds of a run on several processors by the type of int8 layers, and in the best mixture.
     """
 
     graph: UnitGraph
@@ -48,6 +50,7 @@ class ChoiceSpace:
     placement: PlacementReport | None = None
     splits: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bands: tuple[BandedSection, ...] = ()
+    type_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def chosen(self, assignment: Assignment) -> list[Choice]:
         """The choice of every unit in an assignment of the problem."""
@@ -116,7 +119,12 @@ def plan_of(space: ChoiceSpace, assignment: Assignment) -> Compiled:
 
 
 def plan_of_choices(
-    graph: UnitGraph, chosen: Sequence[Choice], pool: QueuePool, costs: CostModel, block: int
+    graph: UnitGraph,
+    chosen: Sequence[Choice],
+    pool: QueuePool,
+    costs: CostModel,
+    block: int,
+    crossings: Crossings | None = None,
 ) -> Compiled:
     """The plan of a choice for every unit.
 
@@ -126,13 +134,16 @@ def plan_of_choices(
         pool: the plan's queues.
         costs: price changes of layout, if they are measured.
         block: channels of a block of the host's layout.
+        crossings: of tensors that have several ways; those that `costs` find cheapest if None.
     """
     graph, chosen = join_calls(graph, chosen, pool.processors, costs)
+    if crossings is None:
+        crossings = crossings_of(graph, chosen, pool, costs)
     coherent = all(p.coherent for p in pool.processors)
 
     def price(tensor: TensorType, before: Layout, after: Layout, queue: int) -> float | None:
         return costs.reorder_seconds(pool.processors[queue], tensor, before, after) if costs.measured else None
 
-    steps = UnitLowering(graph, chosen, pool.queues, pool.reorders(), coherent, price).lower()
+    steps = UnitLowering(graph, chosen, pool.queues, pool.reorders(), coherent, price, crossings).lower()
     plan, constants = Assembler(graph, steps, pool.queues, block).assemble()
     return Compiled(plan, constants, steps.models)

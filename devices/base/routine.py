@@ -43,8 +43,7 @@ class Layout:
             tensor stored as N, ceil(C/b), H, W, b. Lanes that pad C to a multiple of b hold arbitrary finite values:
             readers must ignore them or give them weight zero, writers must keep them finite.
         dtype: storage type of the elements if it is not the tensor's own, e.g. "float16"; None for the tensor's own.
-            An int8 tensor stored as floats holds the numbers that its integers stand for, unrounded. Data of another type
-            than the tensor's never cross to another processor.
+            An int8 tensor stored as floats holds the numbers that its integers stand for, unrounded.
     """
 
     block: int = 0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nnstretch.devices.base.description import Description
+from nnstretch.devices.base.float_form import float_form_routines
 from nnstretch.devices.base.processor import Processor
 from nnstretch.devices.base.routine import Layout
 from nnstretch.devices.base.spec import ProcessorSpec, format_cores
@@ -26,6 +27,7 @@ class OpenCLProcessor(Processor):
     Args:
         spec: kind "opencl", the device's number, and the cores of a device on the CPU.
         dtypes: storage types of its routines, float32 and float16.
+        float_forms: these routines compute int8 layers too.
 
     Raises:
         DeviceError: there is no such device or it does not work.
@@ -33,14 +35,15 @@ class OpenCLProcessor(Processor):
 
     backend = OPENCL
 
-    def __init__(self, spec: ProcessorSpec, dtypes: Sequence[str] = (DTYPE,)) -> None:
+    def __init__(self, spec: ProcessorSpec, dtypes: Sequence[str] = (DTYPE,), *, float_forms: bool = False) -> None:
         self.runtime = OpenCLRuntime(spec)
         info = self.runtime.info
         self.spec = spec if info.on_cpu else replace(spec, cores=())
         self.coherent = info.sharing is Sharing.COHERENT or (info.on_cpu and info.unified)
         self.in_host_memory = info.sharing is Sharing.COHERENT and info.on_cpu and info.unified
         self.blocked = Layout(self.runtime.traits.block)
-        self.routines = routines(self.runtime.traits, dtypes)
+        native = routines(self.runtime.traits, dtypes)
+        self.routines = (*native, *(float_form_routines(native) if float_forms else ()))
         self.reorder = Reorder(self.runtime.traits)
 
     @property

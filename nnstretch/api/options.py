@@ -199,8 +199,8 @@ class CompileOptions:
         "--dtype TYPE",
         "evaluate tune compile run bench",
         "Element type in which a quantised network is computed: int8, as its file says; float32, unrounded; hybrid, each "
-        "layer in the faster of the two, with the measured costs of conversions. A network in float32 takes float32, or "
-        f"bfloat16: CPUs may multiply bfloat16 where that is faster, as with --tolerance {BFLOAT16_TOLERANCE:g}.",
+        "layer in the faster of the two on its processor, with the measured costs of conversions. A network in float32 takes "
+        f"float32, or bfloat16: CPUs may multiply bfloat16 where that is faster, as with --tolerance {BFLOAT16_TOLERANCE:g}.",
         shown="the file's",
     )
     threads: int | None = _option(

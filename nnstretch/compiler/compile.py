@@ -9,6 +9,7 @@ import onnx_ir as ir
 from nnstretch.api.options import HYBRID
 from nnstretch.compiler.costs import measured_contention, open_profiler
 from nnstretch.compiler.processors import Processors
+from nnstretch.devices.base.float_form import computes_float_forms
 from nnstretch.errors import UsageError
 from nnstretch.graph.dtypes import BFLOAT16
 from nnstretch.graph.layers import layers
@@ -24,13 +25,14 @@ from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.parameter_search.explorer import Exploration
 from nnstretch.scheduler.parameter_search.thoroughness import explore
 from nnstretch.scheduler.placement.joint import Refine, completed, is_placed, placed
+from nnstretch.scheduler.placement.sharing import shared_out
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.schema import queue_pool
 from nnstretch.scheduler.planner import ChoiceSpace, choice_space, plan_of
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.selection import default_selector
-from nnstretch.scheduler.selection.hybrid import FLOAT32, INT8, TYPES, restricted, selected, without_integers
+from nnstretch.scheduler.selection.hybrid import FLOAT32, INT8, TYPES, in_one_type, in_type, selected
 from nnstretch.scheduler.simulation.costs import SimulatedCosts, check_computable, one_soc
 from nnstretch.scheduler.simulation.timing import (
     InterferenceModel,
@@ -148,11 +150,13 @@ def measured_space(
     *,
     coordinate_descent: bool = True,
     seconds_inside: float = SECONDS,
+    keep_types: bool = False,
 ) -> ChoiceSpace:
     """Choices with costs that `costs` measures layer by layer and then inside the network; arguments as in `plan_model`.
 
     Places the layers of a graph without a design on the processors if there are several. For a hybrid of types, the best
-    plans in one type are measured inside the network, too.
+    plans in one type are measured inside the network, too, and several processors get the fastest of all
+    (`scheduler.placement.sharing`) unless `keep_types`.
 
     Raises:
         UsageError: as `check_dtype`.
@@ -162,9 +166,9 @@ def measured_space(
     inside = in_network(costs, seconds_inside)
     if len(processors.named) == 1:
         for one in TYPES if dtype == HYBRID else ():
-            inside(restricted(space, one))
+            inside(in_type(space, one))
         return inside(space)
-    return shared_out(space, interference_of(space, processors, costs), inside)
+    return shared_out(space, interference_of(space, processors, costs), inside, keep_types=keep_types)
 
 
 def space_of_layers(
@@ -187,7 +191,7 @@ def space_of_layers(
         optimized,
         processors.named,
         processors.host,
-        without_integers(costs) if dtype == FLOAT32 else costs,
+        in_one_type(costs, FLOAT32, processors.named) if dtype == FLOAT32 else costs,
         progress,
         NEAR,
         coordinate_descent=coordinate_descent,
@@ -205,11 +209,6 @@ def in_network(costs: Profiler, seconds: float = SECONDS) -> Refine:
     if costs.site.measures:
         return lambda single: refined(single, costs, seconds=seconds)
     return lambda single: with_known_times(single, costs)
-
-
-def shared_out(space: ChoiceSpace, interference: InterferenceModel, inside: Refine) -> ChoiceSpace:
-    """The space of several processors with every layer on one of them, or divided between several."""
-    return completed(space, interference) if is_placed(space) else placed(space, interference, inside)
 
 
 def interference_of(space: ChoiceSpace, processors: Processors, costs: Profiler) -> InterferenceModel:
@@ -250,8 +249,8 @@ def unmeasured_space(model: ir.Model, processors: Processors, progress: Progress
     check_computable(optimized, processors.named)
     costs: CostModel = Estimates() if soc is None else SimulatedCosts(soc)
     if dtype == FLOAT32:
-        costs = without_integers(costs)
-    space = choice_space(optimized, processors.named, processors.host, costs, progress)
+        costs = in_one_type(costs, FLOAT32, processors.named)
+    space = choice_space(optimized, processors.named, processors.host, costs, progress, in_float32=dtype == FLOAT32)
     interference = (
         MeasuredInterference(space.pool, costs, lambda group: [1.0] * len(group))
         if soc is None
@@ -266,8 +265,8 @@ def check_dtype(model: ir.Model, processors: Processors) -> None:
     """Refuses a `CompileOptions.dtype` that an optimised graph or the processors do not have.
 
     Raises:
-        UsageError: no layer is int8, all are and bfloat16 is wanted, or several processors or one without int8 are to choose
-            types.
+        UsageError: no layer is int8, all are and bfloat16 is wanted, or no processor computes int8 layers in floats and one
+            is to.
     """
     dtype, named = processors.options.dtype, processors.named
     quantised = any(node.layer.is_int8 for node in layers(model))
@@ -277,11 +276,11 @@ def check_dtype(model: ir.Model, processors: Processors) -> None:
         )
     if dtype == BFLOAT16 and quantised and not any(n.layer.macs and not n.layer.is_int8 for n in layers(model)):
         raise UsageError("all layers of the network are int8; leave dtype bfloat16, which is for those in float32, out")
-    alone = len(named) == 1 and named[0].backend.serves_caller
-    if dtype in (FLOAT32, HYBRID) and quantised and not alone:
+    if dtype in (FLOAT32, HYBRID) and quantised and not any(map(computes_float_forms, named)):
         raise UsageError(
-            f"dtype {dtype} of a quantised network is for one CPU, not for {', '.join(p.name for p in named)}; name one, as in "
-            "--processors cpu:0"
+            f"{' and '.join(p.name for p in named)} compute{'s' if len(named) == 1 else ''} quantised layers as the file says, "
+            f"not in floats as dtype {dtype} wants; name a CPU or an OpenCL device too, as in --processors cpu:0, or leave "
+            "dtype out"
         )
 
 

@@ -87,7 +87,7 @@ def build_processors(options: CompileOptions | str) -> Processors:
     devices = [spec for spec in specs if spec.kind == "opencl"]
     if len(devices) > 1:
         _load_drivers(devices)
-    forms = computes_float_forms(options)
+    forms = wants_float_forms(options)
     named = tuple(
         _open(spec, external_engines if spec is first else (), dtypes, rounded_products(options), float_forms=forms)
         for spec in specs
@@ -97,8 +97,8 @@ def build_processors(options: CompileOptions | str) -> Processors:
     return Processors(named, host, options, machine)
 
 
-def computes_float_forms(options: CompileOptions) -> bool:
-    """Whether CPUs opened with options compute int8 layers in float32 where that is wanted."""
+def wants_float_forms(options: CompileOptions) -> bool:
+    """Whether CPUs and OpenCL devices opened with options have routines that compute int8 layers in floats."""
     return options.dtype in (DEFAULT_DTYPE, HYBRID)
 
 
@@ -176,7 +176,7 @@ def _open(
     if spec.kind == "opencl":
         from nnstretch.devices.opencl.processor import OpenCLProcessor
 
-        return OpenCLProcessor(spec, dtypes)
+        return OpenCLProcessor(spec, dtypes, float_forms=float_forms)
     return processor_kind(spec.kind).processor(spec)
 
 
@@ -208,7 +208,7 @@ def foreign_processors(
             f"processors {text!r} of another machine: only groups of CPU cores and LiteRT can be planned for without it; "
             "its OpenCL devices are known where --target names the machine itself, as in adb or ssh:HOST"
         )
-    forms, products = computes_float_forms(options), rounded_products(options)
+    forms, products = wants_float_forms(options), rounded_products(options)
     cpu = partial(CpuProcessor, isa=isa, float_forms=forms, features=features, products=products)
 
     def opened(spec: ProcessorSpec) -> Processor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from nnstretch.bench.timing import TimingOptions, interleave, interval, paired_ratio, resampled, timed
-from nnstretch.compiler.compile import in_network, interference_of, shared_out, space_of_layers
+from nnstretch.compiler.compile import in_network, interference_of, space_of_layers
 from nnstretch.compiler.costs import open_profiler
 from nnstretch.compiler.processors import Processors
 from nnstretch.errors import UsageError
@@ -21,6 +21,7 @@ from nnstretch.scheduler.placement.rebalancing import (
     placed_by_runs,
     rebalanced,
 )
+from nnstretch.scheduler.placement.sharing import shared_out
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.rebalanced import computing_processors
 from nnstretch.scheduler.plan.schema import Plan
@@ -90,14 +91,17 @@ def rebalance_model(
 
 
 def _once(refine: Refine) -> Refine:
-    """Refines the space of each processor once, so that all plans are made from the same times."""
-    found: dict[tuple[str, ...], ChoiceSpace] = {}
+    """Refines each space of a processor once, so that all plans are made from the same times."""
+    found: dict[tuple[Hashable, ...], ChoiceSpace] = {}
 
     def refined(single: ChoiceSpace) -> ChoiceSpace:
-        names = tuple(processor.name for processor in single.pool.processors)
-        if names not in found:
-            found[names] = refine(single)
-        return found[names]
+        routines = tuple(
+            id(choice.routine) for options in single.choices for choice in options
+        )  # those of a type, or all
+        key = (*(processor.name for processor in single.pool.processors), routines)
+        if key not in found:
+            found[key] = refine(single)
+        return found[key]
 
     return refined
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.compile import optimized_for
 from nnstretch.compiler.processors import Processors, build_processors
-from nnstretch.devices.base.routine import PLAIN
+from nnstretch.devices.base.routine import PLAIN, Layout
 from nnstretch.devices.base.spec import parse_processors
 from nnstretch.devices.cpu.processor import cpu_model
 from nnstretch.devices.engine.build.instruction_sets import local_isa
@@ -25,6 +25,7 @@ from nnstretch.errors import FileError, PackageError, UsageError
 from nnstretch.scheduler.costmodel.costs import Estimates
 from nnstretch.scheduler.lowering.candidates import fused_choices, is_native
 from nnstretch.scheduler.lowering.choices import Choice, Fused, FusionGroup, find_fusion_groups
+from nnstretch.scheduler.lowering.crossing import Crossing, Crossings, crossings_of
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph, unit_graph
 from nnstretch.scheduler.placement.bands import BandedSection, banded_graph
 from nnstretch.scheduler.placement.splitting import Division, split_graph
@@ -64,6 +65,23 @@ class SavedChoice:
 
 
 @dataclass(frozen=True)
+class SavedCrossing:
+    """The way of a tensor to its readers in one layout and one memory domain.
+
+    Attributes:
+        tensor: its name.
+        read: layout in which it is read.
+        domain: of the readers.
+        way: the crossing.
+    """
+
+    tensor: str
+    read: Layout
+    domain: int
+    way: Crossing
+
+
+@dataclass(frozen=True)
 class SavedSelection:
     """The choices that a plan was made from, in the order of its units.
 
@@ -78,6 +96,7 @@ class SavedSelection:
         dtype: `CompileOptions.dtype` of the tuning; empty if none was given.
         bands: sections that processors compute in bands of rows; none in files of earlier versions.
         cpu: name of the CPU that the plan was tuned on; empty if that was another machine's, and in files of earlier versions.
+        crossings: of tensors that had several ways to their readers; None in files of earlier versions, where there was one.
     """
 
     processors: tuple[str, ...]
@@ -90,6 +109,7 @@ class SavedSelection:
     dtype: str = ""
     bands: tuple[BandedSection, ...] = ()
     cpu: str = ""
+    crossings: tuple[SavedCrossing, ...] | None = None
 
 
 def plan_file(plan: Plan, space: ChoiceSpace, assignment: Assignment, processors: Processors) -> str:
@@ -112,6 +132,9 @@ def plan_file(plan: Plan, space: ChoiceSpace, assignment: Assignment, processors
         processors.options.dtype or "",
         space.bands,
         cpu_model() if processors.site is None else "",
+        tuple(
+            SavedCrossing(*key, way) for key, way in crossings_of(space.graph, chosen, space.pool, space.costs).items()
+        ),
     )
     return json.dumps({**json.loads(plan.to_json()), "selection": asdict(selection)}, indent=1)
 
@@ -158,7 +181,7 @@ def compile_with_plan(graph: ir.Model, options: CompileOptions, machine: PlanMac
     pool = _pool(usable, plan)
     try:
         choices = _choices(path, units, groups, pool, selection)
-        made = plan_of_choices(units, choices, pool, Estimates(), usable.host.blocked.block)
+        made = plan_of_choices(units, choices, pool, Estimates(), usable.host.blocked.block, _crossings(selection))
     except IndexError as error:
         raise PackageError(f"{path} is damaged: its choices name queues that it does not have") from error
     except (KeyError, ValueError) as error:
@@ -347,6 +370,13 @@ def _routine_choice(path: Path, unit: Unit, saved: SavedChoice, pool: QueuePool)
         f"{path} computes layer {saved.unit} by {saved.routine or 'the fallback'}, which {processor.name} does not have "
         "for it; run `nnstretch tune -o` here"
     )
+
+
+def _crossings(selection: SavedSelection) -> Crossings | None:
+    """The crossings of a saved selection, if it has any."""
+    if selection.crossings is None:
+        return None
+    return {(one.tensor, one.read, one.domain): one.way for one in selection.crossings}
 
 
 def _difference(saved: Plan, made: Plan) -> str:

@@ -101,9 +101,12 @@ class CostModel(ABC):
         return self.with_settings(lambda *routine_of_layer: (*settings(*routine_of_layer), *more(*routine_of_layer)))
 
     def without(self, refuses: Callable[[Processor, Routine, Layer], bool]) -> Self:
-        """A model for selections that consider no setting of routines that are refused for a layer."""
-        model = copy.copy(self)
-        model._refuses = refuses
+        """A model for selections that consider no setting of routines that are refused for a layer, here or before."""
+        model, before = copy.copy(self), self._refuses
+        if before is None:
+            model._refuses = refuses
+        else:
+            model._refuses = lambda *routine_of_layer: before(*routine_of_layer) or refuses(*routine_of_layer)
         return model
 
     def settings(self, processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:

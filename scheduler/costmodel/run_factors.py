@@ -105,15 +105,13 @@ class RunCosts(CostModel):
         """
         self._base, self._factors, self._inside = base, factors, inside
         self.measured, self.all_cross = base.measured, base.all_cross
+        self._settings = base.settings
 
     def seconds(self, processor: Processor, routine: Routine, layer: Layer, parameters: Parameters) -> float | None:
         return self._scaled(processor, layer, self._base.seconds(processor, routine, layer, parameters))
 
     def compare(self, processor: Processor, layer: Layer, candidates: Sequence[Candidate]) -> list[float | None]:
         return [self._scaled(processor, layer, one) for one in self._base.compare(processor, layer, candidates)]
-
-    def settings(self, processor: Processor, routine: Routine, layer: Layer) -> Sequence[Parameters]:
-        return self._base.settings(processor, routine, layer)
 
     def transfer(self, one: Processor, other: Processor, tensor: TensorType) -> float:
         return self._base.transfer(one, other, tensor)

@@ -1,7 +1,8 @@
 """Lowering: units with their chosen routines become steps over values.
 
 Adapt layers (SoftNeuro, section II; NeoCPU, section 3.2) are inserted here. A tensor is converted to another
-layout at most once per layout, on the queue that made it, right after it is made. Views avoid copies: a
+layout at most once per layout, right after it is made: on the queue that made it, or where its crossing says
+(`crossing`). Views avoid copies: a
 reshape of plain data is its input, a slice of contiguous elements is part of its input, and a concat whose
 parts are contiguous has its inputs written in place.
 
@@ -14,12 +15,13 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nnstretch.devices.base.routine import PLAIN, KernelCall, Layout, Lowering, Operand, Routine, reorder_layer
 from nnstretch.devices.external.engine import fallback_descriptor
 from nnstretch.graph.layer import RUN_TIME_PRODUCTS, Layer, TensorType
 from nnstretch.scheduler.lowering.choices import Choice, Fused
+from nnstretch.scheduler.lowering.crossing import Crossings
 from nnstretch.scheduler.lowering.program import LoweredProgram, Step, Value
 from nnstretch.scheduler.lowering.units import Unit, UnitGraph, fallback_model
 from nnstretch.scheduler.lowering.views import becomes_view, joinable, view_offset
@@ -47,6 +49,7 @@ class UnitLowering:
         reorders: the layout-changing routine of each queue that has one.
         coherent: whether host and devices may write different parts of one tensor at the same time.
         price: of layout changes.
+        crossings: of tensors that have several ways to their readers.
     """
 
     graph: UnitGraph
@@ -55,6 +58,7 @@ class UnitLowering:
     reorders: Reorders
     coherent: bool
     price: Price
+    crossings: Crossings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._lowered = LoweredProgram()
@@ -96,13 +100,6 @@ class UnitLowering:
             layout, domain = self._home(name)
             if domain == 0 or layout.dtype:
                 self._read_as[name][PLAIN, 0] = None
-        for (
-            name,
-            reads,
-        ) in self._read_as.items():  # devices change element types themselves, of tensors that they can reach
-            home, made = self._home(name)
-            given = {(home, domain): None for layout, domain in reads if layout.dtype and domain and not made}
-            self._read_as[name] = given | reads
 
     def _home(self, name: str) -> tuple[Layout, int]:
         """Layout and memory domain of a tensor as it is made."""
@@ -113,17 +110,27 @@ class UnitLowering:
         return choice.outputs[output], self._domain(choice.queue)
 
     def _variant(self, name: str, layout: Layout, domain: int) -> _Variant:
-        """The variant of a tensor that a reader in `domain` takes.
+        """The variant of a tensor that a reader in `domain` takes: its own if it changes the layout itself."""
+        if self._changed_by_reader(name, layout, domain):
+            return name, layout, domain
+        return self._given(name, layout, domain)
+
+    def _changed_by_reader(self, name: str, layout: Layout, domain: int) -> bool:
+        """Whether readers of a tensor make its layout themselves."""
+        crossing = self.crossings.get((name, layout, domain))
+        return crossing is not None and crossing.carried != layout
+
+    def _given(self, name: str, layout: Layout, domain: int) -> _Variant:
+        """The variant of a tensor that a reader in `domain` is given in a layout.
 
         The host reads what a device made. A device reads what the host made if the bytes may be shared with
-        it, and changes element types itself. It takes a copy of the caller's arrays, and of tensors that
-        another device makes or shares.
+        it. It takes a copy of the caller's arrays, and of tensors that another device makes or shares.
         """
         _, made = self._home(name)
         own, common = (name, layout, domain), (name, layout, made)
         if domain in (0, made):
             return common
-        return own if made or layout.dtype or not self._may_share(common, domain) else common
+        return own if made or not self._may_share(common, domain) else common
 
     def _may_share(self, variant: _Variant, device: int) -> bool:
         """Whether a device may read a variant that the host makes. A variant not made yet may be the caller's array."""
@@ -156,7 +163,8 @@ class UnitLowering:
         """
         home = (name, *self._home(name))
         variant = self._variant(name, whole.layout, domain)
-        writer = domain if whole.layout.dtype else home[2] if variant[2] == home[2] else 0
+        changes_itself = self._changed_by_reader(name, whole.layout, domain)
+        writer = domain if changes_itself else home[2] if variant[2] == home[2] else 0
         if (writer != domain and not self.coherent) or (variant == home and self._may_be_view(name)):
             return
         part = self._values.get(variant) or self._new(*variant)
@@ -257,29 +265,41 @@ class UnitLowering:
         """Makes all other variants of a new tensor that are read, each once."""
         written = {(name, *self._home(name))}
         for wanted, reader in list(self._read_as[name]):
-            variant = self._variant(name, wanted, reader)
-            if variant not in written:
-                written.add(variant)
-                self._emit_variant(variant)
-            self._values[variant].claim(reader)
+            crossing = self.crossings.get((name, wanted, reader))
+            given = self._given(name, wanted if crossing is None else crossing.carried, reader)
+            self._give(given, written)
+            self._values[given].claim(reader)
+            taken = (name, wanted, reader) if self._changed_by_reader(name, wanted, reader) else given
+            if crossing is not None and taken not in written:
+                written.add(taken)
+                self._emit_change(given, taken, crossing.changes[-1].queue)
+            self._values[taken].claim(reader)
 
-    def _emit_variant(self, variant: _Variant) -> None:
-        """Makes a variant from the tensor as it was made.
+    def _give(self, variant: _Variant, written: set[_Variant]) -> None:
+        """Makes a variant that readers are given, unless it is among those `written`.
 
-        The queue that made the tensor does so. Queue 0 copies between two devices, and a device changes
-        element types of what the host made itself.
+        The queue that made the tensor does so. Queue 0 copies between two devices; it copies floats and int8 as they are, so
+        that the first device changes their type before.
         """
+        if variant in written:
+            return
         name, wanted, place = variant
         layout, made = self._home(name)
-        queue, source = self._queue_of(name), self._values[name, layout, made]
-        if wanted.dtype and place and not made:
-            queue, source = place, self._values[self._variant(name, layout, place)]
-        elif made and place != made:
+        source, queue = (name, layout, made), self._queue_of(name)
+        if made and place != made:
             queue = 0
-        if variant not in self._values:
-            self._values[variant] = self._new(*variant)
-            self._bind_output(name, self._values[variant], place)
-        self._emit_reorder(source, self._values[variant], layout, wanted, queue)
+            if layout.dtype or wanted.dtype:
+                source = (name, wanted, made)
+                self._give(source, written)
+        written.add(variant)
+        self._emit_change(source, variant, queue)
+
+    def _emit_change(self, source: _Variant, made: _Variant, queue: int) -> None:
+        """Makes a variant of another one on a queue."""
+        if made not in self._values:
+            self._values[made] = self._new(*made)
+            self._bind_output(made[0], self._values[made], made[2])
+        self._emit_reorder(self._values[source], self._values[made], source[1], made[1], queue)
 
     def _queue_of(self, name: str) -> int:
         """The queue that makes a tensor; queue 0 for the caller's inputs."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from nnstretch.devices.base.routine import PLAIN, Layout
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.costs import CostModel
-from nnstretch.scheduler.lowering.calls import crossing_seconds
 from nnstretch.scheduler.lowering.choices import Choice, Fused
+from nnstretch.scheduler.lowering.crossing import CrossingCosts, Passage
 from nnstretch.scheduler.lowering.units import UnitGraph
 from nnstretch.scheduler.plan.schema import QueuePool
 from nnstretch.scheduler.selection.problem import Costs, Problem
@@ -24,16 +24,14 @@ def selection_problem(
 
     The caller's inputs and outputs count as plain tensors on queue 0.
     """
-    return _ProblemMaker(graph, choices, pool, costs).make()
+    return _ProblemMaker(graph, choices, CrossingCosts(pool, costs, rounds=not graph.in_float32)).make()
 
 
 @dataclass
 class _ProblemMaker:
     _graph: UnitGraph
     _choices: Sequence[Sequence[Choice]]
-    _pool: QueuePool
-    _costs: CostModel
-    _adapt_seconds: dict[tuple[TensorType, Layout, Layout, int], float] = field(default_factory=dict)
+    _crossings: CrossingCosts
 
     def make(self) -> Problem:
         graph = self._graph
@@ -55,12 +53,12 @@ class _ProblemMaker:
         return Problem(tuple(node_costs), edges, names=tuple(unit.name for unit in graph.units))
 
     def _matrix(self, tensor: TensorType, u: int, output: int, v: int, position: int) -> Costs:
-        return np.array(
-            [
-                [self._edge(tensor, a.outputs[output], a.queue, b.inputs[position], b.queue) for b in self._choices[v]]
-                for a in self._choices[u]
-            ]
-        )
+        """Costs between the choices of two units; choices with equal layouts on one queue share theirs."""
+        made = [(choice.outputs[output], choice.queue) for choice in self._choices[u]]
+        read = [(choice.inputs[position], choice.queue) for choice in self._choices[v]]
+        rows, columns = ({end: n for n, end in enumerate(dict.fromkeys(ends))} for ends in (made, read))
+        costs = np.array([[self._edge(tensor, *before, *after) for after in columns] for before in rows])
+        return costs[np.ix_([rows[end] for end in made], [columns[end] for end in read])]
 
     def _from_caller(self, tensor: TensorType, v: int, position: int) -> Costs:
         return np.array([self._edge(tensor, PLAIN, 0, c.inputs[position], c.queue, True) for c in self._choices[v]])
@@ -69,44 +67,8 @@ class _ProblemMaker:
         return np.array([self._edge(tensor, c.outputs[output], c.queue, PLAIN, 0, True) for c in self._choices[u]])
 
     def _edge(
-        self, tensor: TensorType, before: Layout, source: int, after: Layout, target: int, caller: bool = False
+        self, tensor: TensorType, before: Layout, source: int, after: Layout, target: int, of_caller: bool = False
     ) -> float:
         if isinstance(before, Fused) or isinstance(after, Fused):
             return 0.0 if before == after else float("inf")
-        backends = [self._pool.backend(queue) for queue in (source, target)]
-        crosses = source != target and any(backend.own_memory for backend in backends)
-        meets = source != target and (self._costs.all_cross or any(backend.synchronises for backend in backends))
-        seconds = self._transfer(tensor, source, target) if meets else 0.0
-        if crosses and (before.dtype or after.dtype):
-            return seconds + self._cast(tensor, before, source, after, target, caller)
-        if crosses and all(backend.own_memory for backend in backends):  # the host copies
-            return seconds + self._adapt(tensor, before, after, 0)
-        if before != after or (caller and crosses):
-            seconds += self._adapt(tensor, before, after, source)
-        return seconds
-
-    def _transfer(self, tensor: TensorType, source: int, target: int) -> float:
-        """Seconds of a transfer between two queues, and of entering and leaving calls."""
-        one, other = (self._pool.processors[queue] for queue in (source, target))
-        crossing = sum(crossing_seconds(processor, tensor, self._costs) for processor in (one, other))
-        return self._costs.transfer(one, other, tensor) + crossing
-
-    def _cast(self, tensor: TensorType, before: Layout, source: int, after: Layout, target: int, caller: bool) -> float:
-        """Cost of a change of element type at a crossing between host and device, which the device computes.
-
-        The host copies the caller's arrays as they are. Two devices pass tensors of their own types only.
-        """
-        own_memory = [self._pool.backend(queue).own_memory for queue in (source, target)]
-        if all(own_memory):
-            return float("inf")
-        device, host = (source, target) if own_memory[0] else (target, source)
-        copy = self._adapt(tensor, PLAIN, PLAIN, host) if caller else 0.0
-        return copy + self._adapt(tensor, before, after, device)
-
-    def _adapt(self, tensor: TensorType, before: Layout, after: Layout, queue: int) -> float:
-        key = (tensor, before, after, queue)
-        if key not in self._adapt_seconds:
-            processor = self._pool.processors[self._pool.reordering(queue)]
-            seconds = self._costs.reorder_seconds(processor, tensor, before, after)
-            self._adapt_seconds[key] = float("inf") if seconds is None else seconds
-        return self._adapt_seconds[key]
+        return self._crossings.seconds(Passage(tensor, before, source, after, target, of_caller))

@@ -42,10 +42,10 @@ def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:
 def view_offset(layer: Layer, before: Layout, after: Layout) -> int | None:
     """Where in the bytes of its input those of a layer begin, if they lie there as they should; else None.
 
-    Such layers are reshapes, slices, and Dequantize of what is stored as float32 already.
+    Such layers are reshapes, slices, and Dequantize of what is stored as floats already.
     """
     if layer.op == "Dequantize":
-        return 0 if before.dtype == layer.outputs[0].dtype and before.block == after.block else None
+        return 0 if before.dtype == after.element(layer.outputs[0]).name and before.block == after.block else None
     if layer.op not in ("Reshape", "Slice") or after.dtype != before.dtype or layer.activation != NO_ACTIVATION:
         return None
     if layer.op == "Slice":

@@ -8,6 +8,7 @@ which reads the outputs. Both are on queue 0 and take no time beyond layout chan
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnstretch.devices.base.routine import PLAIN, Layout
+from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.scheduler.lowering.choices import Choice, Fused
+from nnstretch.scheduler.lowering.crossing import CrossingCosts, Passage
 from nnstretch.scheduler.lowering.units import UnitGraph
 from nnstretch.scheduler.planner import ChoiceSpace
 
@@ -52,31 +55,39 @@ class Grouping:
         return taken
 
     def _adapts(self, space: ChoiceSpace, chosen: Sequence[Choice]) -> list[tuple[int, float]]:
-        """Layout changes: the group that pays, and seconds. Each tensor and layout counts once.
+        """Layout changes: the group that pays, and seconds. Each tensor and layout counts once; copies are no changes.
 
-        The maker of a tensor pays for its layout changes; a device that reads another element type pays itself.
+        The maker of a tensor pays for its layout changes, but a reader for those that its own queue makes.
         """
-        graph, pool = space.graph, space.pool
+        graph, prices = space.graph, CrossingCosts(space.pool, space.costs, rounds=not space.graph.in_float32)
         home: dict[str, tuple[int | None, Layout, int]] = dict.fromkeys(graph.inputs, (self.begin, PLAIN, 0))
-        found: dict[tuple[str, Layout], tuple[int, float]] = {}
+        found: list[tuple[int, float]] = []
+        counted: set[tuple[str, Layout, int]] = set()
 
-        def read(name: str, wanted: Layout, reader: int | None, reading: int) -> None:
+        def read(name: str, wanted: Layout, reader: int | None, reading: int, *, by_caller: bool = False) -> None:
             maker, made, making = home[name]
-            if made == wanted or isinstance(made, Fused) or (name, wanted) in found:
+            if isinstance(made, Fused):
                 return
-            changes_itself = bool(wanted.dtype) and not pool.backend(making).own_memory
-            queue, payers = (reading, (reader, maker)) if changes_itself else (making, (maker, reader))
-            processor = pool.processors[pool.reordering(queue)]
-            seconds = space.costs.reorder_seconds(processor, graph.types[name], made, wanted)
-            found[name, wanted] = (next((p for p in payers if p is not None), self.end), seconds or 0.0)
+            tensor = graph.types[name]
+            passage = Passage(tensor, made, making, wanted, reading, by_caller or name in graph.inputs)
+            domain = space.pool.backend(reading).domain(reading) if prices.has_several_ways(passage) else 0
+            if (name, wanted, domain) in counted:
+                return
+            counted.add((name, wanted, domain))
+            for change in prices.crossing(passage).changes:
+                if change.before != change.after:
+                    payers = (maker, reader) if change.queue == making else (reader, maker)
+                    payer = next((p for p in payers if p is not None), self.end)
+                    seconds = prices.change_seconds(tensor, change.before, change.after, change.queue)
+                    found.append((payer, seconds if math.isfinite(seconds) else 0.0))
 
         for unit, group, choice in zip(graph.units, self.group_of, chosen, strict=True):
             for name, wanted in zip(unit.inputs, choice.inputs, strict=True):
                 read(name, wanted, group, choice.queue)
             home.update({n: (group, made, choice.queue) for n, made in zip(unit.outputs, choice.outputs, strict=True)})
         for name in graph.outputs:
-            read(name, PLAIN, self.end, 0)
-        return list(found.values())
+            read(name, PLAIN, self.end, 0, by_caller=True)
+        return found
 
     def order(self, graph: UnitGraph) -> list[int]:
         """The units of the graph in the order of their groups; views come as early as possible."""
@@ -167,11 +178,13 @@ def _connected(space: ChoiceSpace, group_of: tuple[int | None, ...], end: int) -
     reads: list[set[int]] = [set() for _ in range(end + 1)]
     sizes = [0] * (end + 1)
     sizes[0] = sum(PLAIN.bytes(graph.types[name]) for name in graph.inputs)
+    floats = Layout(dtype=DEFAULT_DTYPE)
     for unit, group in zip(graph.units, group_of, strict=True):
         sources = frozenset[int]().union(*(made_by[name] for name in unit.inputs))
         if group is not None:
             reads[group] |= sources - {group}
-            sizes[group] = sum(PLAIN.bytes(graph.types[name]) for name in unit.outputs)
+            made = [graph.types[name] for name in unit.outputs]
+            sizes[group] = sum((floats if graph.in_float32 and t.quantization else PLAIN).bytes(t) for t in made)
         made_by.update(dict.fromkeys(unit.outputs, sources if group is None else frozenset({group})))
     reads[end] = set(frozenset[int]().union(*(made_by[name] for name in graph.outputs)))
     for group in range(1, end):  # units without inputs begin with the caller

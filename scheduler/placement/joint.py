@@ -99,6 +99,11 @@ def refined_alone(
     return joint._space, joint._inside
 
 
+def simulated_seconds(space: ChoiceSpace, interference: InterferenceModel) -> float:
+    """Seconds of a run of the cheapest plan of a space in simulated time."""
+    return _Joint(space, interference)._candidate(space, interference).seconds
+
+
 @dataclass(frozen=True)
 class _Candidate:
     """A space restricted to a placement, its assignment, simulated seconds, and splits."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nnstretch.scheduler.costmodel.run_factors import RunCosts, RunFactors
 from nnstretch.scheduler.lowering.selection_problem import selection_problem
-from nnstretch.scheduler.placement.joint import completed, is_placed, placed
+from nnstretch.scheduler.placement.sharing import shared_out
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.rebalanced import Move, RebalanceReport, RebalanceRound, moves
 from nnstretch.scheduler.plan.schema import Plan, QueuePool
@@ -121,7 +121,7 @@ def placed_by_runs(
     ]
     problem = selection_problem(space.graph, choices, space.pool, costs)
     corrected = replace(space, costs=costs, choices=choices, problem=problem)
-    made = completed(corrected, interference) if is_placed(corrected) else placed(corrected, interference)
+    made = shared_out(corrected, interference)
     return plan_of(made, default_selector().select(made.problem))
 
 

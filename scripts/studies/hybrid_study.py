@@ -1,12 +1,13 @@
 """Compares plans in float32, in int8 and hybrid ones of the same int8 files, interleaved, as a Markdown table.
 
     python scripts/studies/hybrid_study.py mobilenetv2 resnet18 net-int8.onnx --masks "" "-avx512f" --threads 1,2 -o table.md
+    python scripts/studies/hybrid_study.py resnet18 --processors cpu:0,cpu:1 --processors cpu:0,opencl:0@1 --tolerance 1e-3
 
 NET is an ONNX file with QuantizeLinear and DequantizeLinear nodes, or a zoo name, which is quantised first. Every network,
-mask of CPU features (`NNSTRETCH_CPU_FEATURES`) and number of threads is measured in a process of its own, which tunes the
-three plans and then times them in turns. A hybrid is to be as fast as the faster of the other two: the last columns have the
-ratio of its median to that of the faster one, the ratio's 95 % interval, and whether that holds. The exit
-status is 1 where an interval lies above 1.
+mask of CPU features (`NNSTRETCH_CPU_FEATURES`) and number of threads, or list of processors in their place, is measured in a
+process of its own, which tunes the three plans and then times them in turns. A hybrid is to be as fast as the faster of the
+other two: the last columns have the ratio of its median to that of the faster one, the ratio's 95 % interval, and whether that
+holds. The exit status is 1 where an interval lies above 1.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MASKS = "NNSTRETCH_CPU_FEATURES"
 COLUMNS = (
     "network",
     "hidden features",
-    "threads",
+    "threads or processors",
     *(f"{one} ms" for one in TYPES),
     "hybrid over faster",
     "interval",
@@ -54,7 +55,7 @@ class Row:
     Attributes:
         network: its name.
         mask: CPU features that are hidden.
-        threads: number of threads.
+        place: number of threads, or processors.
         medians: milliseconds by type.
         ratio: median of the hybrid over the smaller one of the others.
         interval: of the ratio; None with fewer than three rounds.
@@ -62,7 +63,7 @@ class Row:
 
     network: str
     mask: str
-    threads: int
+    place: str
     medians: Mapping[str, float]
     ratio: float
     interval: tuple[float, float] | None
@@ -78,7 +79,7 @@ class Row:
         """Of the table."""
         times = [ms_text(self.medians[one]) for one in TYPES]
         ends = interval_text(self.interval, ".3f")
-        return [self.network, self.mask or "none", str(self.threads), *times, f"{self.ratio:.3f}", ends, self.verdict]
+        return [self.network, self.mask or "none", self.place, *times, f"{self.ratio:.3f}", ends, self.verdict]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,6 +115,18 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("--threads", default="1,2", metavar="LIST", help="numbers of threads (default: %(default)s)")
     parser.add_argument(
+        "--processors",
+        action="append",
+        metavar="LIST",
+        help="such as cpu:0,opencl:0@1, in place of threads; repeatable",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="E",
+        help="largest error of a routine; from 1e-3 on with float16 (default: 1e-4)",
+    )
+    parser.add_argument(
         "--image-size", type=int, default=224, metavar="N", help="of zoo networks (default: %(default)s)"
     )
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="turns of each plan (default: %(default)s)")
@@ -142,13 +155,13 @@ def study(given: Namespace, masks: Sequence[str]) -> int:
     for network in given.networks:
         file = int8_file(network, given)
         for mask in masks:
-            for threads in map(int, given.threads.split(",")):
-                print(f"{network}, features hidden: {mask or 'none'}, threads: {threads} …", file=sys.stderr)
-                answer = _in_a_process(file, mask, threads, given)
+            for place in given.processors or given.threads.split(","):
+                print(f"{network}, features hidden: {mask or 'none'}, on: {place} …", file=sys.stderr)
+                answer = _in_a_process(file, mask, place, given)
                 ends = answer["interval"]
                 name = Path(network).name
                 interval = None if ends is None else (ends[0], ends[1])
-                rows.append(Row(name, mask, threads, answer["medians"], answer["ratio"], interval))
+                rows.append(Row(name, mask, place, answer["medians"], answer["ratio"], interval))
                 if given.output is not None:
                     write_text(given.output, table(rows))
     print(table(rows), end="")
@@ -171,12 +184,13 @@ def int8_file(network: str, given: Namespace) -> Path:
     return file
 
 
-def _in_a_process(file: Path, mask: str, threads: int, given: Namespace) -> dict[str, Any]:
+def _in_a_process(file: Path, mask: str, place: str, given: Namespace) -> dict[str, Any]:
     """The answer of `measured` in a process that sees only some of the CPU's features."""
     timing = ["--rounds", str(given.rounds), "--turn", str(given.turn), *(["--quick"] if given.quick else [])]
+    timing += [] if given.tolerance is None else ["--tolerance", str(given.tolerance)]
     command = [sys.executable, "-m", "scripts.studies.hybrid_study", str(file.resolve()), "--measure"]
     done = subprocess.run(
-        [*command, "--threads", str(threads), *timing],
+        [*command, "--processors" if given.processors else "--threads", place, *timing],
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -215,9 +229,11 @@ def measured(given: Namespace) -> dict[str, Any]:
     with ExitStack() as stack:
         plans = []
         for one in TYPES:
-            compiling = CompileOptions(dtype=one, threads=int(given.threads))
+            threads = None if given.processors else int(given.threads)
+            compiling = CompileOptions(dtype=one, threads=threads, tolerance=given.tolerance)
             options = MeasurementOptions(compiling=compiling, coordinate_descent=not given.quick)
-            plans.append(timed(stack.enter_context(options.session(graph, "cpu", silent)), feeds))
+            (processors,) = given.processors or ["cpu"]
+            plans.append(timed(stack.enter_context(options.session(graph, processors, silent)), feeds))
         slices = interleave(plans, TimingOptions(given.rounds, given.turn), silent)
     medians = {one: latency(rounds).p50_ms for one, rounds in zip(TYPES, slices, strict=True)}
     drawn = resampled(slices)

@@ -46,4 +46,4 @@ def test_masks_look_like_options() -> None:
 )
 def test_verdicts(ratio: float, interval: tuple[float, float] | None, verdict: str) -> None:
     medians = {"float32": 2.0, "int8": 1.0, "hybrid": ratio}
-    assert Row("net", "", 1, medians, ratio, interval).verdict == verdict
+    assert Row("net", "", "1", medians, ratio, interval).verdict == verdict

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from nnstretch.devices.algorithms.quantized import has_usual_scale, is_quantized, parameters_of
 from nnstretch.devices.algorithms.strided import CHANNELS_LAST, DIMENSIONS, StridedCopy, moves_blocks, strided_copy
 from nnstretch.devices.base.routine import (
     BLOCKS,
@@ -30,6 +31,7 @@ from nnstretch.devices.opencl.routines.base import (
     constant,
     is_image,
 )
+from nnstretch.graph.activation import float_bits
 from nnstretch.graph.layer import Layer
 
 _QUAD = 4  # channels that an item moves between blocks
@@ -117,10 +119,10 @@ class Reshape(PlainRoutine):
 
 
 class Reorder(OpenCLRoutine):
-    """Conversion between layouts and between float32 and float16, or a copy (`reorder_layer`); of float32 and int8 tensors.
+    """Conversion between layouts and storage types, or a copy (`reorder_layer`); of float32 and int8 tensors.
 
-    One of two blocks that differ is the device's own; the other is that of another processor, which the tensor comes from or
-    goes to.
+    Tensors that are stored as float16, or int8 tensors as floats, may change to each of their other types. One of two blocks
+    that differ is the device's own; the other is that of another processor, which the tensor comes from or goes to.
     """
 
     algorithm = "reorder"
@@ -135,7 +137,11 @@ class Reorder(OpenCLRoutine):
         tensor, (source, target) = layer.type_of(0), reorder_layouts(layer)
         stored = {layout.element(tensor).name for layout in (source, target)}
         known = all(o.block in (0, *BLOCKS) for o in (source, target))
-        kept = stored <= {DTYPE, HALF} if tensor.dtype == DTYPE else tensor.dtype == INT8 and stored == {INT8}
+        if is_quantized(tensor):
+            rounds = target.element(tensor).name == INT8 and stored != {INT8}
+            kept = stored <= {INT8, DTYPE, HALF} and (not rounds or has_usual_scale(tensor))
+        else:
+            kept = stored <= {DTYPE, HALF} if tensor.dtype == DTYPE else tensor.dtype == INT8 and stored == {INT8}
         own = {source.block, target.block} & {self.traits.block} or source.block == target.block == 0
         return known and kept and bool(own) and (source.block == target.block or is_image(tensor))
 
@@ -146,16 +152,17 @@ class Reorder(OpenCLRoutine):
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         """One call of `to_blocked`, `to_plain` or `between_blocks`, or of `copy` if the order stays."""
         source, target = reorder_layouts(layer)
+        rounding = _rounding(layer)
         if source.block == target.block:
             count = math.prod(source.storage_shape(layer.outputs[0].shape))
             each = self.flat_per_item(count)
-            call = self.call("copy", (INPUT,), (count, each), (ceil_div(count, each),))
+            call = self.call("copy", (INPUT,), (count, each, *rounding), (ceil_div(count, each),))
         elif source.block and target.block:
             call = self._between(layer, source.block, target.block)
         else:
             _, plane, each, size = self.planes(layer)
             kernel = "to_blocked" if target.block else "to_plain"
-            words = (layer.type_of(0).shape[1], plane, each)
+            words = (layer.type_of(0).shape[1], plane, each, *rounding)
             call = self.call(kernel, (INPUT,), words, size)
         return Lowering((self._cast(call, layer),))
 
@@ -164,7 +171,7 @@ class Reorder(OpenCLRoutine):
         n, c, h, w = layer.outputs[0].shape
         quads = ceil_div(c, target) * target // _QUAD
         each = self.per_item(h * w, quads * n)
-        words = (c, h * w, source, target, each)
+        words = (c, h * w, source, target, each, *_rounding(layer))
         return self.call("between_blocks", (INPUT,), words, (ceil_div(h * w, each), quads, n))
 
     def _cast(self, call: KernelCall, layer: Layer) -> KernelCall:
@@ -172,14 +179,23 @@ class Reorder(OpenCLRoutine):
         elements = [layout.element(layer.type_of(0)) for layout in reorder_layouts(layer)]
         if all(element.name == DTYPE for element in elements) or call.launch is None:
             return call
-        if elements[0].name == INT8:
+        if all(element.name == INT8 for element in elements):
             macros = [("BYTES", 1)]
         else:
-            macros = [
-                (f"{side}_HALVES", int(one.name == HALF)) for side, one in zip(("FROM", "TO"), elements, strict=True)
-            ]
+            sides = list(zip(("FROM", "TO"), elements, strict=True))
+            macros = [(f"{side}_HALVES", int(one.name == HALF)) for side, one in sides]
+            macros += [(f"{side}_INT8", 1) for side, one in sides if one.name == INT8]
         sizes = tuple(element.bytes for element in elements)
         return replace(call, launch=replace(call.launch, defines=(*call.launch.defines, *macros), item_bytes=sizes))
+
+
+def _rounding(layer: Layer) -> tuple[int, int]:
+    """The kernels' last parameters: scale and zero point of a tensor that becomes int8, or was; else zeros."""
+    tensor = layer.type_of(0)
+    types = {layout.element(tensor).name for layout in reorder_layouts(layer)}
+    if INT8 not in types or types == {INT8}:
+        return 0, 0
+    return float_bits(parameters_of(tensor).scale), parameters_of(tensor).zero_point
 
 
 class ChannelsLast(OpenCLRoutine):

@@ -44,12 +44,16 @@ class AnyLayout(OpenCLRoutine):
 
 
 class Map(AnyLayout):
-    """A separate activation."""
+    """A separate activation, and Reshape of an image to its own shape: the float form of Dequantize."""
 
     algorithm = "map"
     source = "elementwise.cl"
-    ops = ("Activation",)
+    ops = ("Activation", "Reshape")
     stores_half = True
+
+    def _supports(self, layer: Layer) -> bool:
+        stays = is_image(layer.outputs[0]) and layer.type_of(0).shape == layer.outputs[0].shape
+        return stays or layer.op == "Activation"
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         count = self.numbers(layer, parameters)

@@ -145,7 +145,14 @@ def requested_space(
     from nnstretch.compiler.compile import measured_space
     from nnstretch.scheduler.selection.resources import with_resources
 
-    space = measured_space(graph, processors, costs, progress, coordinate_descent=request.search == "default")
+    space = measured_space(
+        graph,
+        processors,
+        costs,
+        progress,
+        coordinate_descent=request.search == "default",
+        keep_types=request.points is not None or ACCURACY in request.traded,
+    )
     if request.resources:
         space = with_resources(space, request.resources, progress)
     return replace(space, problem=replace(space.problem, limits=request.limits, seed=request.seed))
@@ -153,11 +160,12 @@ def requested_space(
 
 def dtypes_answer(space: ChoiceSpace, found: HybridAnswer, dtype: str | None) -> dict[str, Any]:
     """The element type of each layer, for the JSON answer; of a hybrid the predicted latency in each type, too."""
+    from nnstretch.scheduler.placement.sharing import type_milliseconds
     from nnstretch.scheduler.selection.hybrid import dtypes_of_units
 
-    predicted = {name: answer.cost * 1e3 for name, answer in found.restricted.items()}
-    if predicted:
-        predicted[HYBRID] = found.best.cost * 1e3
+    predicted = dict(type_milliseconds(space))
+    if not predicted and found.restricted:
+        predicted = {name: answer.cost * 1e3 for name, answer in (*found.restricted.items(), (HYBRID, found.best))}
     layers = {unit.name: one for unit, one in dtypes_of_units(space, found.best)}
     return {"dtypes": {"requested": dtype, "predicted_ms": predicted, "layers": layers}}
 

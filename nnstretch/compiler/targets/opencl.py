@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nnstretch.api.options import CompileOptions
-from nnstretch.compiler.processors import stored_types
+from nnstretch.compiler.processors import stored_types, wants_float_forms
 from nnstretch.devices.base.description import Description
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.engine.binding.image import Sharing
@@ -67,7 +67,12 @@ def opencl_processor(device: Device, spec: ProcessorSpec, options: CompileOption
         item_registers=traits.item_registers,
     )
     is_coherent = info.sharing is Sharing.COHERENT or (info.on_cpu and info.unified)
-    processor = ProfiledProcessor(description, coherent=is_coherent, dtypes=stored_types(options))
+    processor = ProfiledProcessor(
+        description,
+        coherent=is_coherent,
+        dtypes=stored_types(options),
+        float_forms=wants_float_forms(options),
+    )
     processor.spec = spec  # a device on the CPU has cores, also if its routines are those of a GPU
     return processor
 

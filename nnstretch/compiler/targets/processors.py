@@ -10,9 +10,9 @@ from nnstretch.api.options import CompileOptions
 from nnstretch.compiler.processors import (
     ALL_CORES,
     Processors,
-    computes_float_forms,
     limit_threads,
     rounded_products,
+    wants_float_forms,
     warn_of_threads,
 )
 from nnstretch.compiler.targets.opencl import OPENCL, opencl_processor
@@ -72,7 +72,7 @@ def target_processors(device: Device, options: CompileOptions, site: Measurement
             f"{device.name}: {other} is neither a group of CPU cores nor an OpenCL device; routines are tuned there for "
             "these alone"
         )
-    forms, products = computes_float_forms(options), rounded_products(options)
+    forms, products = wants_float_forms(options), rounded_products(options)
 
     def opened(spec: ProcessorSpec) -> ProfiledProcessor:
         if spec.kind == OPENCL:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
+from nnstretch.devices.base.float_form import float_form_routines
 from nnstretch.devices.base.routine import Layout, Parameters, Routine, reorder_layer
 from nnstretch.devices.opencl.routines import Reorder, Traits, routines
 from nnstretch.graph.dtypes import QuantizationParameters
@@ -80,6 +82,8 @@ INT8_LAYERS = (
     typed_layer("Concat", [BYTES, OTHERS], TensorType((1, 10, 3, 4), "int8", A), {"axis": 1}),
     typed_layer("Reshape", [BYTES], TensorType((5, 12), "int8", A)),
 )
+WITH_FLOAT_FORMS = tuple(layer for layer in INT8_LAYERS if layer.op in ("Conv", "Dense", "Quantize", "GlobalPool"))
+"""Int8 layers whose float forms are computed, too; others have the kernels of float32 layers without change."""
 KINDS = {
     "cpu": Traits(block=4, on_cpu=True, compute_units=3, registers=32),
     "plain": Traits(block=8, on_cpu=False, compute_units=2, registers=8),
@@ -91,15 +95,25 @@ KINDS = {
 def cases(traits: Traits, settings: int | None = 1) -> Iterator[tuple[Routine, Layer, Parameters]]:
     """All routines of a device with `traits` and their first settings (all: None) for every layer that they support.
 
-    The routines for float32 and for float16 come with every layer; changes of layouts, in float32, come last.
+    The routines for float32 and for float16 come with every layer, and some with the float forms of int8 layers; changes of
+    layouts and types come last.
     """
     for layer in (*LAYERS, *INT8_LAYERS):
         for routine in routines(traits, ("float32", "float16")):
             if routine.supports(layer):
                 for parameters in islice(routine.parameter_space(layer), settings):
                     yield routine, layer, parameters
+    for layer in WITH_FLOAT_FORMS:
+        for routine in float_form_routines(routines(traits, ("float32", "float16"))):
+            if routine.supports(layer):
+                yield routine, layer, routine.default_parameters(layer)
     for blocks in ((0, 1), (1, 0), (1, 1)):
         source, target = (Layout(traits.block * blocked) for blocked in blocks)
         for tensor in (TensorType(IMAGE), BYTES):
             yield Reorder(traits), reorder_layer(tensor, source, target), {}
+        for dtype in ("float32", "float16"):
+            yield Reorder(traits), reorder_layer(BYTES, replace(source, dtype=dtype), target), {}
+            yield Reorder(traits), reorder_layer(BYTES, source, replace(target, dtype=dtype)), {}
     yield Reorder(traits), reorder_layer(TensorType(IMAGE), Layout(traits.block), Layout(16)), {}
+    yield Reorder(traits), reorder_layer(BYTES, Layout(traits.block, "float32"), Layout(16)), {}
+    yield Reorder(traits), reorder_layer(BYTES, Layout(16), Layout(traits.block, "float16")), {}

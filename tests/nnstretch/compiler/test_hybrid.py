@@ -61,9 +61,9 @@ def reference(space: ChoiceSpace, chosen: list[Choice]) -> np.ndarray:
     pairs = list(zip(space.graph.units, chosen, strict=True))
     names = {unit.name: unit.name.removesuffix("_q") if unit.outputs != (OUTPUT,) else OUTPUT for unit, _ in pairs}
     assert set(names.values()) == {*NETWORK.names, OUTPUT}
-    floating = [names[unit.name] for unit, choice in pairs if choice.outputs[0].dtype == FLOAT32]
+    floating = [names[unit.name] for unit, choice in pairs if choice.outputs[0].dtype is not None]
     unrounded = [names[unit.name] for unit, choice in pairs if choice_dtype(unit.layer, choice) == FLOAT32]
-    unrounded += [OUTPUT] if pairs[-1][1].inputs[0].dtype == FLOAT32 else []
+    unrounded += [OUTPUT] if pairs[-1][1].inputs[0].dtype is not None else []
     (y,) = run_proto(NETWORK.model(floating, unrounded), FEEDS)
     return y
 
@@ -253,7 +253,6 @@ def test_a_limit_of_accuracy(cli: Cli, int8_file: Path, folder: Path, points: fl
     ("options", "words"),
     [
         (("--dtype", "float16"), ("dtype 'float16' is not supported", "float32, bfloat16, int8, hybrid")),
-        (("--dtype", "hybrid", "--processors", "cpu:0,cpu:1"), ("for one CPU", "cpu:0, cpu:1")),
         (("--dtype", "hybrid", "--no-tune"), ("compares measured times",)),
         (("--dtype", "bfloat16"), ("all layers of the network are int8", "bfloat16")),
     ],

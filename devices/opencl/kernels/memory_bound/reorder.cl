@@ -1,9 +1,18 @@
-/* Conversion between plain and blocked layout, between blocks, and between floats and halves. Work items: (range of pixels, channel block,
- * image).
+/* Conversion between plain and blocked layout, between blocks, and between floats, halves and int8. Work items: (range of pixels,
+ * channel block, image).
  *
- * Macros: FROM_HALVES, TO_HALVES: 1 if the input, or output, is of halves instead of floats; BYTES: 1 if both are of bytes.
+ * Macros: FROM_HALVES, TO_HALVES: 1 if the input, or output, is of halves instead of floats; FROM_INT8, TO_INT8: 1 if it is of int8
+ * that stand for scale * (q - zero); BYTES: 1 if both are of bytes, which stay as they are.
  */
-#include "common.cl"
+#include "int8.cl"
+
+#if FROM_INT8 || TO_INT8
+#define CONVERSION                                                                                  \
+    const float scale = as_float(given.scale);                                                      \
+    const int zero = given.zero;
+#else
+#define CONVERSION
+#endif
 
 #if BYTES
 #define moved char
@@ -18,6 +27,11 @@ typedef NNS_JOIN(moved, 4) moved_quad;
 #define TAKE LOAD_HALF
 #define TAKE_ONE LOAD_ONE_HALF
 #define TAKE_QUAD(pointer) vload_half4(0, pointer)
+#elif FROM_INT8
+#define source char
+#define TAKE(pointer) (TO_FLOATS(TO_INTS(LOAD_BYTES(pointer)) - zero) * scale)
+#define TAKE_ONE(pointer) ((float)(*(pointer) - zero) * scale)
+#define TAKE_QUAD(pointer) (convert_float4(convert_int4(vload4(0, pointer)) - zero) * scale)
 #else
 #define source moved
 #define TAKE LOAD
@@ -30,6 +44,12 @@ typedef NNS_JOIN(moved, 4) moved_quad;
 #define PUT STORE_HALF
 #define PUT_ONE STORE_ONE_HALF
 #define PUT_QUAD(value, pointer) vstore_half4(TO_HALF(value), 0, pointer)
+#elif TO_INT8
+#define target char
+#define INT8_OF(value) rounded_steps(quotient(value, scale), zero, -128, 127)
+#define PUT(value, pointer) STORE_BYTES(INT8_OF(value), pointer)
+#define PUT_ONE(value, pointer) (*(pointer) = INT8_OF((floatb)(value)).s0)
+#define PUT_QUAD(value, pointer) vstore4(INT8_OF(REPEATED(value)).s0123, 0, pointer)
 #else
 #define target moved
 #define PUT STORE
@@ -39,15 +59,19 @@ typedef NNS_JOIN(moved, 4) moved_quad;
 
 typedef struct {
     int x_offset, y_offset;
-    int channels, plane, per_item;
+    int channels, plane, per_item, scale, zero;
 } reorder_arguments;
 
+/* A block of as many copies of four numbers as fit. */
 #if NNS_BLOCK == 16
 #define HALVINGS 4
+#define REPEATED(quad) (floatb)(quad, quad, quad, quad)
 #elif NNS_BLOCK == 8
 #define HALVINGS 3
+#define REPEATED(quad) (floatb)(quad, quad)
 #else
 #define HALVINGS 2
+#define REPEATED(quad) (quad)
 #endif
 
 /* Exchanges vectors and lanes of a square of B vectors: as often as B can be halved, its halves are interleaved. */
@@ -69,6 +93,7 @@ INLINE void transpose(moved_block square[B])
 /* Lanes after the last channel are written as zero. */
 kernel void to_blocked(const global source *x_buffer, global target *y_buffer, const reorder_arguments given)
 {
+    CONVERSION
     const int channels = given.channels, plane = given.plane;
     const int block = get_global_id(1), image = get_global_id(2);
     const int blocks = (channels + B - 1) / B, lanes = min(B, channels - block * B);
@@ -94,6 +119,7 @@ kernel void to_blocked(const global source *x_buffer, global target *y_buffer, c
 
 kernel void to_plain(const global source *x_buffer, global target *y_buffer, const reorder_arguments given)
 {
+    CONVERSION
     const int channels = given.channels, plane = given.plane;
     const int block = get_global_id(1), image = get_global_id(2);
     const int blocks = (channels + B - 1) / B, lanes = min(B, channels - block * B);
@@ -119,12 +145,13 @@ kernel void to_plain(const global source *x_buffer, global target *y_buffer, con
 
 typedef struct {
     int x_offset, y_offset;
-    int channels, plane, source_block, target_block, per_item;
+    int channels, plane, source_block, target_block, per_item, scale, zero;
 } between_blocks_arguments;
 
 /* From one block to another, multiples of 4 both. Work items: (range of pixels, four lanes of the target, image). */
 kernel void between_blocks(const global source *x_buffer, global target *y_buffer, const between_blocks_arguments given)
 {
+    CONVERSION
     const int plane = given.plane, from = given.source_block, to = given.target_block;
     const int channel = (int)get_global_id(1) * 4, image = get_global_id(2);
     const int channels = given.channels, from_blocks = (channels + from - 1) / from, to_blocks = (channels + to - 1) / to;
@@ -140,12 +167,13 @@ kernel void between_blocks(const global source *x_buffer, global target *y_buffe
 
 typedef struct {
     int x_offset, y_offset;
-    int count, per_item;
+    int count, per_item, scale, zero;
 } copy_arguments;
 
 /* Work items: (range of `per_item` numbers). */
 kernel void copy(const global source *x_buffer, global target *y_buffer, const copy_arguments given)
 {
+    CONVERSION
     const global source *x = x_buffer + given.x_offset;
     global target *y = y_buffer + given.y_offset;
     long i = (long)get_global_id(0) * given.per_item;

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,9 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 # torch's compiler gets a kernel or two to compile: headers compiled ahead, or a pool of processes, take longer than they save.
 os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+# PoCL compiles in a quarter of the time without optimisation: kernels are optimised where `optimised_opencl` is used.
+OPENCL_OPTIONS = "POCL_EXTRA_BUILD_FLAGS"
+os.environ[OPENCL_OPTIONS] = "-cl-opt-disable"
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBE = ROOT / "scripts" / "probe_opencl.py"
@@ -111,6 +115,14 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 10)
+
+
+@pytest.fixture(scope="module")
+def optimised_opencl() -> Iterator[None]:
+    """Has PoCL optimise kernels, as it does for users."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(OPENCL_OPTIONS)
+        yield
 
 
 def why_no_opencl(config: pytest.Config) -> str | None:

@@ -62,7 +62,7 @@ def routines(isa: Isa, native: Engine) -> tuple[Routine, ...]:
 
 
 @pytest.fixture(scope="module")
-def optimised_processor() -> OpenCLProcessor:
+def optimised_processor(optimised_opencl: None) -> OpenCLProcessor:
     """The first OpenCL device, on all cores if it lives on the CPU."""
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
@@ -73,7 +73,7 @@ def optimised_processor() -> OpenCLProcessor:
 def processor(optimised_processor: OpenCLProcessor) -> OpenCLProcessor:
     """The same device, which compiles kernels without optimisation: that takes a quarter of the time.
 
-    Optimised kernels run in the tests of tiles, sessions and networks.
+    Optimised kernels run in the tests of tiles and of the zoo's networks, and by the commands of README.
     """
     found = quickly_compiling(optimised_processor.spec)
     assert found.runtime.traits == optimised_processor.runtime.traits

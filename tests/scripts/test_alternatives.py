@@ -31,8 +31,11 @@ def small():
 """
 
 
+QUICK = ("--quick", "--rounds", "1")
+
+
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), "--quick", "--rounds", "1", *arguments]
+    command = [sys.executable, str(SCRIPT), *QUICK, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, cwd=folder)
 
 
@@ -53,7 +56,9 @@ def write_design(folder: Path) -> None:
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="two processors need two cores")
-def test_networks_are_measured_once_and_a_failure_is_a_row(tmp_path: Path) -> None:
+def test_networks_are_measured_once_and_a_failure_is_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_design(tmp_path)
     first, missing = (f"net.py:{factory}=design.json" for factory in ("small", "missing"))
     command = ("-p", f"cpu:{CORES[0]},cpu:{CORES[1]}", "--work", "kept", "-o", "table.md", first)
@@ -68,15 +73,15 @@ def test_networks_are_measured_once_and_a_failure_is_a_row(tmp_path: Path) -> No
     assert all(float(cell.split()[0].rstrip("×%")) > 0 for cell in figures.values())
     assert "nnstretch bench net.py:small --design design.json" in done.stderr
 
-    again = run(tmp_path, *command, missing)
-    assert again.returncode == alternatives.FAILED
-    assert "bench net.py:small" not in again.stderr  # its result was kept
-    assert rows(again.stdout)[2] == measured
-    failed = rows(again.stdout)[3]
+    monkeypatch.chdir(tmp_path)
+    assert alternatives.main([*QUICK, *command, missing]) == alternatives.FAILED
+    again = capsys.readouterr()
+    assert "bench net.py:small" not in again.err  # its result was kept
+    assert rows(again.out)[2] == measured
+    failed = rows(again.out)[3]
     assert (failed[0], failed[-1]) == (missing, "failed")
-    other = run(tmp_path, *command, "--rounds", "2")
-    assert other.returncode == 2
-    assert "other options; give another folder with --work" in other.stderr
+    assert alternatives.main([*QUICK, *command, "--rounds", "2"]) == 2
+    assert "other options; give another folder with --work" in capsys.readouterr().err
 
 
 def test_a_network_without_a_design_is_searched_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ STRIDES = st.sampled_from([(1, 1), (2, 2), (1, 2), (3, 1)])
 OUTPUTS = st.sampled_from([16, 31, 64, 72, 96, 100, 128, 168])
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(layer=pointwise_layers(CHANNELS, OUTPUTS, activations, STRIDES))
 def test_any_pointwise_layer(routines: Sequence[Routine], layer: Layer) -> None:
     mine = [r for r in routines if isinstance(r, StrassenConvolution) and r.supports(layer)]
@@ -96,7 +96,7 @@ def test_other_layers_are_not_supported(routines: Sequence[Routine]) -> None:
     assert not any(mine.supports(layer) for layer in NOT_FOR_STRASSEN)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     layer=st.builds(
         dense_layer,

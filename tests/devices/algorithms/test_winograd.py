@@ -157,7 +157,7 @@ def other_layers(draw: st.DrawFn) -> Layer:
     )
 
 
-many = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 
 
 @many

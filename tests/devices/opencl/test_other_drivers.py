@@ -95,8 +95,8 @@ def check_cases(output: str, least: int, without: frozenset[str] = frozenset()) 
 @pytest.mark.slow
 @needs_intel
 def test_all_kernels_and_networks_are_right_on_intels_driver(tmp_path: Path) -> None:
-    """All but one network without optimisation, for which the driver takes a minute."""
-    networks = ["--optimised", "resnet18", "--networks", "squeezenet1_1", "mobilenetv3_small"]
+    """One network with optimisation, for which the driver takes longer than for all else."""
+    networks = ["--optimised", "squeezenet1_1", "--networks", "mobilenetv3_small"]
     chosen = ["--kinds", "device", "groups", "--settings", "2", *networks, "--option=-cl-opt-disable"]
     check_cases(output_of([*CASES, *chosen], INTEL, tmp_path, {}), 250)
 

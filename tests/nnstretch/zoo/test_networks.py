@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ from torch import nn
 from nnstretch import zoo
 from nnstretch.compiler.compile import plan_model
 from nnstretch.compiler.processors import build_processors
-from nnstretch.frontends.resolve import load_any
 from nnstretch.frontends.torch_module import export
 from nnstretch.graph.layers import GraphNode, layers
 from nnstretch.graph.reference import relative_error, run_proto
@@ -23,7 +22,7 @@ from nnstretch.passes import optimize
 from nnstretch.scheduler.runtime.session import PlanSession
 
 TOLERANCE = 1e-4
-# MACs up to which a network runs layer by layer, and on OpenCL, which is a CPU's in tests; the others are planned there.
+# MACs up to which a network runs in torch, and on OpenCL, which is a CPU's in tests; the others are planned there.
 FEW_MACS = 2e9
 FAST = ("resnet18", "squeezenet1_1")
 # Wider or deeper ones of the same layers. The graphs of the wider ones are tested; of the deeper ones it is enough that they
@@ -78,12 +77,13 @@ ZOO_LAYERS = {
 
 @dataclass(frozen=True)
 class Exported:
-    """A network as a graph, with an input and the outputs of ONNX Runtime."""
+    """A network as a graph, with an input and the outputs of ONNX Runtime, and of torch where it has few MACs."""
 
     name: str
     model: ir.Model
     feeds: dict[str, np.ndarray]
     wanted: list[np.ndarray]
+    by_torch: np.ndarray | None
 
     @property
     def macs(self) -> int:
@@ -98,12 +98,16 @@ def named(names: Iterable[str]) -> list[object]:
 def exported(request: pytest.FixtureRequest) -> Exported:
     """Every network of the zoo but the wider and deeper ones, exported once for all tests."""
     name = str(request.param)
-    model = load_any(name)
+    module, example = zoo.build(name), zoo.example_input(name)
+    model = export(module, example)
     (image,) = model.graph.inputs
     assert image.name is not None
-    assert image.shape is not None
-    feeds = {image.name: np.random.default_rng(0).standard_normal(image.shape.numpy()).astype(np.float32)}
-    return Exported(name, model, feeds, run_proto(ir.to_proto(model), feeds))
+    feeds = {image.name: np.random.default_rng(0).standard_normal(example.shape).astype(np.float32)}
+    by_torch = None
+    if zoo.entry(name).macs < FEW_MACS:
+        with torch.no_grad():
+            by_torch = module(torch.from_numpy(feeds[image.name])).numpy()
+    return Exported(name, model, feeds, run_proto(ir.to_proto(model), feeds), by_torch)
 
 
 def test_every_network_of_the_zoo_is_covered() -> None:
@@ -111,9 +115,15 @@ def test_every_network_of_the_zoo_is_covered() -> None:
     assert {*WIDER, *DEEPER} < set(zoo.names())
 
 
-def test_layers(exported: Exported, check: Callable[..., list[GraphNode]]) -> None:
-    # Numbers of the large ones are compared where they run on kernels, which is much faster than layer by layer.
-    check_layers(exported.name, check(exported.model) if exported.macs < FEW_MACS else layers(optimize(exported.model)))
+def test_layers(exported: Exported) -> None:
+    # Numbers are compared where they run on kernels, which is much faster than layer by layer.
+    check_layers(exported.name, layers(optimize(exported.model)))
+
+
+def test_the_graph_computes_what_torch_does(exported: Exported) -> None:
+    (found, *_) = exported.wanted
+    assert exported.by_torch is None or relative_error(found, exported.by_torch) < TOLERANCE
+    assert (exported.by_torch is None) == (exported.macs >= FEW_MACS)
 
 
 @pytest.mark.slow
@@ -148,7 +158,7 @@ def check_layers(name: str, nodes: list[GraphNode]) -> None:
 
 
 @pytest.mark.parametrize("processor", ["cpu", pytest.param("opencl", marks=pytest.mark.opencl)])
-def test_outputs(exported: Exported, processor: str) -> None:
+def test_outputs(exported: Exported, processor: str, optimised_opencl: None) -> None:
     compiled = plan_model(exported.model, build_processors(processor), tune=False)
     assert not compiled.plan.fallback_layers
     assert compiled.plan.macs == exported.macs

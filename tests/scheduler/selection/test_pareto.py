@@ -29,7 +29,7 @@ def covering(front: Costs, points: Costs) -> np.ndarray:
 
 @pytest.mark.parametrize("count", [1, 2])
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_fronts_are_complete_and_hold_nothing_else(count: int, data: st.DataObject) -> None:
     problem = data.draw(problems(most=5, resources=count))
     resources = [f"resource{i}" for i in range(count)]

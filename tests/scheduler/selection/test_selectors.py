@@ -56,7 +56,7 @@ def test_brute_force_at_once_is_brute_force_one_by_one(data: st.DataObject) -> N
 
 
 @given(problem=problems())
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_exact_ones_find_the_optimum(problem: Problem) -> None:
     """All of them in one test: most of its time goes into problems and brute force."""
     conformance.check_optimum(problem, *EXACT)
@@ -71,7 +71,7 @@ def test_answers_are_legal_and_bounds_hold(problem: Problem) -> None:
 
 @pytest.mark.parametrize("resources", [1, 2])
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_limits_are_kept(resources: int, data: st.DataObject) -> None:
     problem = data.draw(problems(most=5, resources=resources))
     for selector in (*EVERY, *CRAMPED):
@@ -84,7 +84,7 @@ def test_equal_seeds_give_equal_answers_in_another_process() -> None:
 
 @pytest.mark.parametrize("resources", [1, 2, 3])
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_exact_ones_are_exact_within_limits(resources: int, data: st.DataObject) -> None:
     problem = data.draw(problems(most=5, resources=resources))
     best = best_cost(problem)

@@ -69,13 +69,13 @@ def the_routine(routines: Sequence[Routine]) -> Bfloat16Convolution:
     return found
 
 
-@settings(max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(layer=any_convolution)
 def test_any_convolution(routine: Bfloat16Convolution, layer: Layer) -> None:
     check(routine, layer)
 
 
-@settings(max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(layer=expand_depthwise() | depthwise_project())
 def test_pairs(routines: Sequence[Routine], layer: Layer) -> None:
     found = [one for one in routines if isinstance(one, PairOfBfloat16) and one.supports(layer)]
@@ -87,7 +87,7 @@ def test_pairs(routines: Sequence[Routine], layer: Layer) -> None:
             check_setting(one, layer, parameters, wanted, tolerance=ROUNDING)
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(layer=dense_layers)
 def test_dense(routines: Sequence[Routine], layer: Layer) -> None:
     (dense,) = (one for one in routines if isinstance(one, DenseOfBfloat16))
@@ -98,7 +98,7 @@ def test_dense(routines: Sequence[Routine], layer: Layer) -> None:
             check_setting(dense, layer, parameters, wanted, tolerance=SAME)
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(layer=attention_layers())
 def test_attention(routines: Sequence[Routine], layer: Layer) -> None:
     check_attention(routines, layer)

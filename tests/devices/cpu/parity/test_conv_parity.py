@@ -24,7 +24,7 @@ from tests.kits.kernels.convolution_shapes import (
     narrow_channels,
 )
 
-many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(70), suppress_health_check=[HealthCheck.too_slow])
 
 
 @many

@@ -27,7 +27,7 @@ from tests.kits.kernels.fused_shapes import (
 RELU6 = Activation(ActivationKind.CLIP, 0.0, 6.0)
 SILU = Activation(ActivationKind.SILU)
 
-many = settings(max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 
 
 def variants(routine: Routine, layer: Layer) -> list[Parameters]:

@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).resolve().parents[4] / "scripts" / "engine" / "pool_benc
 def benchmark(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     cores = "+".join(map(str, usable_cores()[:2]))
     model = folder / "model.onnx"
-    onnx.save(RandomNetwork(0, processors=0, nodes=8, size=32).model, model)
+    onnx.save(RandomNetwork(0, processors=0, nodes=3, size=8).model, model)
     arguments = ["--model", str(model), "--cores", cores, "--rounds", "1", "--no-tune", "--json"]
     return subprocess.run(
         [sys.executable, str(SCRIPT), *arguments],

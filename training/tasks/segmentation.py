@@ -92,8 +92,9 @@ class Segmentation(SpatialTask):
 
     def classes_in(self, raw: Mask) -> NDArray[np.int64]:
         """The values of the mask, but for pixels that do not count."""
-        found: NDArray[np.int64] = np.flatnonzero(np.bincount(raw.reshape(-1), minlength=1))
-        return found[found != self.ignored]
+        found = np.flatnonzero(np.bincount(raw.reshape(-1), minlength=1))
+        counted: NDArray[np.int64] = found[found != self.ignored]
+        return counted
 
     @property
     def fill(self) -> int:

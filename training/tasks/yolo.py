@@ -230,7 +230,7 @@ class YoloHead:
         rows = torch.cat([torch.cat(some, dim=1).flatten(2) for some in form.parts], dim=2).transpose(1, 2)
         centres, strides = _cells(form.levels, rows)
         if form.is_decoded:
-            middle, extent, scores = torch.split(rows, (2, 2, self._classes), dim=2)
+            middle, extent, scores = torch.split(rows, [2, 2, self._classes], dim=2)
             boxes = torch.cat((middle - extent / 2, middle + extent / 2), dim=2)
             return _Predictions(scores, None, boxes, None, centres, strides)
         logits = rows[..., 4 * self._bins :]

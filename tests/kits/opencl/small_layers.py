@@ -104,9 +104,9 @@ def cases(traits: Traits, settings: int | None = 1) -> Iterator[tuple[Routine, L
                 for parameters in islice(routine.parameter_space(layer), settings):
                     yield routine, layer, parameters
     for layer in WITH_FLOAT_FORMS:
-        for routine in float_form_routines(routines(traits, ("float32", "float16"))):
-            if routine.supports(layer):
-                yield routine, layer, routine.default_parameters(layer)
+        for form in float_form_routines(routines(traits, ("float32", "float16"))):
+            if form.supports(layer):
+                yield form, layer, form.default_parameters(layer)
     for blocks in ((0, 1), (1, 0), (1, 1)):
         source, target = (Layout(traits.block * blocked) for blocked in blocks)
         for tensor in (TensorType(IMAGE), BYTES):

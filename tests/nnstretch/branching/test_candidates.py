@@ -26,6 +26,7 @@ from nnstretch.branching.search.dynamic_programming import DynamicProgram, Netwo
 from nnstretch.branching.search.head_candidates import HeadCandidate, head_candidates
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.network_latency import State
+from nnstretch.branching.search.whole_blocks import WholeBlockWays
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.support.progress import silent
 from tests.kits.networks.searched_networks import Rates, prepared_small, tiny
@@ -63,7 +64,8 @@ def test_the_coarse_space_has_all_eighths_of_widths(least: float) -> None:
     segments = [Segment(a, b) for a in blocks for b in range(a + 1, len(blocks) + 1)]
     assert set(space) == {segment for segment in segments if plan.branchable(segment)}
     widths = [least, *(eighths / 8 for eighths in range(1, 9) if eighths / 8 > least)]
-    for segment, by_processor in space.items():
+    for segment, options in space.items():
+        by_processor = options.branches
         assert [{branch.processor for branch in branches} for branches in by_processor] == [{0}, {1}]
         for branches in by_processor:
             found = as_shapes(plan, segment, branches)
@@ -90,9 +92,9 @@ def test_the_fine_space_surrounds_a_design(centre: float) -> None:
     assert plan.branchable(first)
     own = [BranchChoice(0, tuple(first.blocks), centre), BranchChoice(2, tuple(first.blocks), 0.5)]
     choices = [SegmentChoice(first, tuple(own)), SegmentChoice(rest, (BranchChoice.whole(rest, 1),))]
-    space = fine_search_space(table(plan, 1e11, 1e11, 1e11), limits, choices)
+    space = fine_search_space(table(plan, 1e11, 1e11, 1e11), limits, choices, {})
     assert list(space) == [first]
-    on_first, on_second, on_third = space[first]
+    on_first, on_second, on_third = space[first].branches
     assert not on_second
     for branches, width in ((on_first, centre), (on_third, 0.5)):
         steps = [width + step / 32 for step in range(-4, 5)]
@@ -105,12 +107,15 @@ def test_every_fine_width_is_near_a_coarse_one() -> None:
     """So that no width in steps of 1/32 is left out wherever the coarse search ends."""
     plan, limits = tiny(), SearchLimits(min_width=0.25, min_depth=1.0, max_segment=1.0)
     latencies, segment = table(plan), Segment(1, 2)
-    coarse = coarse_search_space(latencies, limits, [1, 2], silent)[segment][0]
+    coarse = coarse_search_space(latencies, limits, [1, 2], silent)[segment].branches[0]
     found: set[Shape] = set()
     for branch in coarse:
         pair = SegmentChoice(segment, (branch, BranchChoice(1, branch.blocks, branch.width)))
         found.update(
-            shape for shape, _ in as_shapes(plan, segment, fine_search_space(latencies, limits, [pair])[segment][0])
+            shape
+            for shape, _ in as_shapes(
+                plan, segment, fine_search_space(latencies, limits, [pair], {})[segment].branches[0]
+            )
         )
     assert found == set(shapes(plan, segment, [step / 32 for step in range(8, 33)], 1.0))
 
@@ -150,7 +155,7 @@ def program(plan: Blueprint, latencies: LatencyTable, limits: SearchLimits, spac
     def heads(state: State) -> list[HeadCandidate]:
         return head_candidates(latencies, limits, {plan.head.source: state})
 
-    return DynamicProgram(latencies, by_first, candidates, heads)
+    return DynamicProgram(latencies, by_first, candidates, heads, WholeBlockWays(latencies))
 
 
 def front_of(plan: Blueprint, *rates: float) -> list[NetworkCandidate]:

@@ -56,7 +56,7 @@ def overlap(one: np.ndarray, other: np.ndarray) -> float:
     width, height = (min(one[i + 2], other[i + 2]) - max(one[i], other[i]) for i in range(2))
     both = max(0.0, width) * max(0.0, height)
     areas = float(sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)))
-    return both / (areas - both)
+    return float(both / (areas - both))
 
 
 def assigned(

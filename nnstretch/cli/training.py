@@ -188,7 +188,8 @@ def on_chosen_epoch(result: TrainingResult, kept: Path) -> str:
             f"epoch {result.epoch} of {last} was the best on the validation images, and these are its weights; "
             "--checkpoint last gives those of the last epoch"
         )
-    if best is not None and best > result.validation_score:
+    scores = [record.validation_score or 0.0 for record in result.history[:-1]]
+    if best is not None and max(scores, default=0.0) > result.validation_score:
         return f"an earlier epoch had {result.measure} {best:.2f} % of the validation images; its weights are in {kept}"
     return ""
 

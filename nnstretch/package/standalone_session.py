@@ -75,7 +75,9 @@ class StandaloneSession(Closing):
     Concurrent runs take turns.
     """
 
-    def __init__(self, path: Path, threads: int | None = None, *, trusted_sources: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], threads: int | None = None, *, trusted_sources: bool = False
+    ) -> None:
         """Loads a model file.
 
         Args:
@@ -90,6 +92,7 @@ class StandaloneSession(Closing):
             BuildError: the library cannot be built.
         """
         self._model = ctypes.c_void_p()
+        path = Path(path)
         head = read_head(path)
         self._library = _library(path, head.isa)
         opencl = _opencl_options(trusted_sources) if head.has_devices else None

@@ -69,8 +69,38 @@ def lock_folder(folder: Path, option: str) -> IO[bytes]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.close()
-        raise UsageError(
-            f"another process is writing to {folder}; wait for its end, or choose another folder with {option}"
-        ) from error
+        raise _is_written(folder, option) from error
     _folder_locks.add(lock)
     return lock
+
+
+@contextmanager
+def only_writer(folder: Path, option: str) -> Iterator[None]:
+    """Keeps out other processes that ask for the same folder while the block runs, and leaves nothing in it.
+
+    File systems that cannot lock folders keep nobody out.
+
+    Args:
+        folder: that exists.
+        option: as of `lock_folder`.
+
+    Raises:
+        UsageError: another process writes to it.
+    """
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _is_written(folder, option) from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(opened)
+
+
+def _is_written(folder: Path, option: str) -> UsageError:
+    return UsageError(
+        f"another process is writing to {folder}; wait for its end, or choose another folder with {option}"
+    )

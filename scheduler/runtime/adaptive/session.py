@@ -88,6 +88,7 @@ class AdaptiveSession(Session):
         self._compiled = dict(plans)
         self._sources = sources
         self._sessions: dict[str, PlanSession] = {}
+        self._cold: set[str] = set()  # plans that have not run since they were opened
         self._names: list[str] = []
         self._facts: list[PlanFacts] = []
         self._lock = TurnLock()
@@ -205,7 +206,10 @@ class AdaptiveSession(Session):
                     self._record_failure(choice, perf_counter() - begin, error)
                     continue
                 seconds = perf_counter() - begin
-                self._policy.observe(Observation(choice.plan, seconds, busy))
+                if choice.plan in self._cold:  # a first run says nothing of the next
+                    self._cold.discard(choice.plan)
+                else:
+                    self._policy.observe(Observation(choice.plan, seconds, busy))
                 self._history.append(Attempt(choice.plan, seconds, choice.probing))
                 self._attempts += 1
                 return outputs
@@ -270,6 +274,7 @@ class AdaptiveSession(Session):
         if len(self._facts) == len(self._names) or self._kind == "fixed":
             return
         self._facts = calibrate(self._sessions)
+        self._cold.clear()
         self._names = [plan.name for plan in self._facts]
         if not self._names:
             raise DeviceError("no plan could be run; see the warnings above")
@@ -279,6 +284,7 @@ class AdaptiveSession(Session):
             raise UsageError("the session is closed; make a new one")
         if name not in self._sessions:
             self._sessions[name] = PlanSession(self._compiled[name], self._sources)
+            self._cold.add(name)
         return self._sessions[name]
 
     def _uses(self) -> dict[str, frozenset[str]]:

@@ -24,6 +24,7 @@ from nnstretch.package import read_package, write_package
 from nnstretch.scheduler.plan.compiled import Compiled
 from nnstretch.scheduler.plan.packaging import packaged, unpackaged, with_shared_constants
 from nnstretch.scheduler.plan.validate import validate
+from nnstretch.scheduler.runtime.adaptive.estimator import PlanFacts
 from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs.graphs import RandomNetwork
@@ -280,6 +281,26 @@ def test_a_slowed_plan_is_left_and_taken_again(session: AdaptiveSession) -> None
         run(session)
     assert session.current == first
     assert len(session.switches) >= 2
+
+
+def test_the_first_run_of_a_plan_says_nothing_of_the_next(cpus: Mapping[str, Compiled]) -> None:
+    """With the times of a package, no plan has run before: caches are cold, and threads sleep."""
+    facts = [
+        PlanFacts(name, 0.01 * (number + 1), dict.fromkeys(name.split(","), 0.01 * (number + 1)))
+        for number, name in enumerate(cpus)
+    ]
+    with AdaptiveSession(cpus, facts=facts) as session:
+        faults = with_faults(session)
+        first = next(iter(cpus))
+        faults[first].seconds = 0.3
+        run(session)
+        faults[first].seconds = 0.01
+        run(session)
+        assert [ran.plan for ran in session.history] == [first, first]
+        faults[first].seconds = 0.3
+        for _ in range(6):
+            run(session)
+        assert session.current != first
 
 
 def test_called_as_a_session_is(session: AdaptiveSession, cpus: Mapping[str, Compiled]) -> None:

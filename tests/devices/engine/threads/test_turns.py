@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -182,8 +184,47 @@ def test_a_thread_that_gives_up_holds_nobody_up() -> None:
         thread.join(PATIENCE)
     assert order == ["first", "second"]
     assert lock.acquire(0)
-    assert not lock.acquire(0)
+    assert not elsewhere(lambda: lock.acquire(0))
     lock.release()
+    assert elsewhere(lambda: lock.acquire(0))
+
+
+def elsewhere(call: Callable[[], bool]) -> bool:
+    """What a call returns in another thread."""
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join(PATIENCE)
+    return found == [True]
+
+
+def test_an_interrupt_at_any_moment_leaves_a_lock_that_its_thread_can_take_and_free() -> None:
+    """As a session is closed after Ctrl-C, wherever that came."""
+    rng, interrupted = random.Random(0), 0
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(300):
+            lock = TurnLock()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 3e-4))
+                while True:
+                    lock.acquire()
+                    try:
+                        pass
+                    finally:
+                        lock.release()
+            except KeyboardInterrupt:
+                interrupted += 1
+            with lock:
+                pass
+            assert elsewhere(partial(lock.acquire, 0))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted == 300
 
 
 def test_threads_with_and_without_patience_never_lose_the_lock() -> None:

@@ -131,7 +131,7 @@ class OpenCLRuntime:
         """The program of kernel file `source` with macros `defines`, built once and cached on disk.
 
         Raises:
-            BuildError: it does not compile, or did not today.
+            BuildError: it does not compile.
             FileError: the cache cannot be written.
         """
         key = (source, tuple(defines))
@@ -338,11 +338,9 @@ class OpenCLRuntime:
         self._integers |= kernel_integers(text)
         options = [f"-cl-std={self._standard(text)}", *_OPTIONS, *(f"-D{name}={value}" for name, value in defines)]
         program = CachedProgram((text, *options, self.info.platform, self.info.name, self.info.driver))
-        if failure := program.failure:
-            raise BuildError(failure)
         # PoCL's own cache also covers work group sizes, which its binaries do not.
         if self.info.platform == drivers.POCL:
-            return self._build(source, text, options, program)
+            return self._build(source, text, options)
         return self._from_binary(source, program, options) or self._to_binary(source, text, options, program)
 
     def _standard(self, text: str) -> str:
@@ -350,7 +348,7 @@ class OpenCLRuntime:
         has_dot_products = self.device.version >= "OpenCL 3" and "cl_khr_integer_dot_product" in self.device.extensions
         return "CL3.0" if has_dot_products and _DOT_PRODUCTS in text else "CL1.2"
 
-    def _build(self, source: str, text: str, options: list[str], known: CachedProgram) -> pyopencl.Program:
+    def _build(self, source: str, text: str, options: list[str]) -> pyopencl.Program:
         import pyopencl as cl
 
         program = cl.Program(self.context, text)
@@ -358,12 +356,9 @@ class OpenCLRuntime:
             with compiling(self.info, source):
                 return drivers.build(program, options)
         except cl.Error as error:
-            reason = (
+            raise BuildError(
                 f"OpenCL source {source} ({' '.join(options)}) does not compile on {self.info.name}: {_log_line(error)}"
-            )
-            if error.code == cl.status_code.BUILD_PROGRAM_FAILURE:
-                known.keep_failure(reason)
-            raise BuildError(reason) from error
+            ) from error
 
     def _from_binary(self, source: str, known: CachedProgram, options: list[str]) -> pyopencl.Program | None:
         """The program of a cached binary; None if it is missing or damaged, or the driver rejects it."""
@@ -378,7 +373,7 @@ class OpenCLRuntime:
             return None
 
     def _to_binary(self, source: str, text: str, options: list[str], known: CachedProgram) -> pyopencl.Program:
-        program = self._build(source, text, options, known)
+        program = self._build(source, text, options)
         known.keep_binary(bytes(program.binaries[0]))
         return program
 

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,46 +105,6 @@ def test_a_device_whose_compiler_fails_is_not_usable() -> None:
     with pytest.raises(BuildError, match=r"^OpenCL source conv\.cl .* does not compile") as caught:
         check_kernels(OpenCLRuntime(spec(), sources={"conv.cl": "kernel void conv_direct(global int *x) { nonsense }"}))
     assert "\n" not in str(caught.value)
-
-
-def test_a_program_that_does_not_compile_is_compiled_once_a_day(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """By source, options and driver: another one of these is another program. What fails otherwise is tried again."""
-    import pyopencl as cl
-
-    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
-    builds: list[Sequence[str]] = []
-    build = drivers.build
-
-    def counted(program: cl.Program, options: Sequence[str]) -> cl.Program:
-        builds.append(options)
-        return build(program, options)
-
-    monkeypatch.setattr(drivers, "build", counted)
-    wrong, info = "kernel void f(global int *x) { nonsense }", drivers.probe_device(0)
-
-    def fails(text: str = wrong, defines: Sequence[tuple[str, int]] = (), driver: str = info.driver) -> tuple[str, int]:
-        runtime = OpenCLRuntime(spec(), sources={"f.cl": text}, info=replace(info, driver=driver))
-        before = len(builds)
-        with pytest.raises(BuildError, match=r"^OpenCL source f\.cl .* does not compile on [^\n]*$") as caught:
-            runtime.program("f.cl", defines)
-        return str(caught.value), len(builds) - before
-
-    first, compiled = fails()
-    assert compiled == 1
-    assert fails() == (first, 0)
-    assert [fails(wrong + " ")[1], fails(defines=(("A", 1),))[1], fails(driver=info.driver + ".1")[1]] == [1, 1, 1]
-    for path in tmp_path.rglob("*.failed"):
-        os.utime(path, (0, 0))
-    assert fails()[1] == 1
-
-    def out_of_memory(_program: cl.Program, _options: Sequence[str]) -> cl.Program:
-        builds.append(())
-        raise cl.RuntimeError(cl._cl._ErrorRecord("no memory", cl.status_code.OUT_OF_HOST_MEMORY, "clBuildProgram"))
-
-    monkeypatch.setattr(drivers, "build", out_of_memory)
-    assert [fails(wrong + "  ")[1] for _ in range(2)] == [1, 1]
 
 
 def worker_that(code: str) -> tuple[str, ...]:

@@ -93,8 +93,9 @@ def run(self):
     print(self.options.processors, self.options.redo)
     if "opencl" in self.options.processors:
         raise DeviceError("OpenCL device 0 (broken) does not work")
-    return {"original": {"name": "original", "test_top1": 1, "validation_top1": 1}, "candidates": [], "int8": [],
-            "chosen": "", "unbranched": None, "comparison": None, "seconds": {}}
+    measure = {"name": "top-1", "key": "top1"}
+    return {"measure": measure, "original": {"name": "original", "test_top1": 1, "validation_top1": 1},
+            "candidates": [], "int8": [], "chosen": "", "unbranched": None, "comparison": None, "seconds": {}}
 
 job.TransformAndTrain.run = run
 sys.exit(runpy.run_path(sys.argv[1])["main"](sys.argv[2:]))

@@ -158,8 +158,12 @@ def test_reads_of_unwritten_numbers_are_reported(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_oclgrind
 def test_no_kernel_uses_numbers_that_were_not_written(tmp_path: Path) -> None:
-    """Without optimisation: Oclgrind's check knows no `freeze`, an instruction that optimised kernels have."""
+    """Without optimisation: Oclgrind's check knows no `freeze`, an instruction that optimised kernels have.
+
+    On conversions between int8 and floats it then ends by a segmentation fault; its other checks have them.
+    """
     chosen = ["--guard", "0", "--kinds", "cpu", "plain", "groups", "--settings", "1", "--option=-cl-opt-disable"]
+    chosen.append("--no-conversions")
     findings, report = reports([*CASES, *chosen], tmp_path, "UNINITIALIZED")
     check_cases(findings, 300)
     assert not report, report

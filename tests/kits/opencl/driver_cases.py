@@ -57,7 +57,13 @@ class Findings:
 
 
 def compare_layers(
-    runtime: OpenCLRuntime, traits: Traits, findings: Findings, settings: int | None, *, once: bool = False
+    runtime: OpenCLRuntime,
+    traits: Traits,
+    findings: Findings,
+    settings: int | None,
+    *,
+    once: bool = False,
+    conversions: bool = True,
 ) -> None:
     """Compares every routine of a device with `traits` on small layers.
 
@@ -67,9 +73,13 @@ def compare_layers(
         findings: gets the results.
         settings: how many settings of each routine; None: all.
         once: leave out what only uses kernel files that were compared with the same storage type.
+        conversions: compare those between int8 and floats, too.
     """
     wanted: dict[int, tuple[Layer, np.ndarray]] = {}  # by id of the layer, which its reference keeps unique
     for routine, layer, parameters in cases(traits, settings):
+        layouts = routine.layouts(layer, parameters)
+        if not conversions and layer.op == "Reorder" and any(one.dtype for some in layouts for one in some):
+            continue
         lowering = routine.lower(layer, parameters)
         used = {(call.launch.source, routine.descriptor.dtype) for call in lowering.calls if call.launch}
         if once and used <= findings.used:
@@ -79,7 +89,6 @@ def compare_layers(
             is_same = routine.descriptor.algorithm == "reorder"
             wanted[id(layer)] = layer, feeds[0] if is_same else reference(layer, feeds)
         try:
-            layouts = routine.layouts(layer, parameters)
             (found,) = opencl_driver.run_lowering(runtime, lowering, layer, feeds_of(layer), *layouts)
             error = relative_error(found, wanted[id(layer)][1])
         except DeviceError as refusal:
@@ -120,6 +129,7 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="*", default=[], choices=[*KINDS, DEVICE], help="devices to make kernels for")
     parser.add_argument("--settings", type=int, help="settings of every routine (all)")
     parser.add_argument("--once", action="store_true", help="each kernel file once for each storage type")
+    parser.add_argument("--no-conversions", action="store_true", help="leave out those between int8 and floats")
     parser.add_argument("--guard", type=int, default=opencl_driver.GUARD, help="bytes around every tensor")
     parser.add_argument("--networks", nargs="*", default=[], help="networks of the zoo")
     parser.add_argument("--optimised", nargs="*", default=[], help="networks that are compiled without `--option`")
@@ -138,7 +148,8 @@ def main(arguments: Sequence[str]) -> int:
     runtime = OpenCLRuntime(ProcessorSpec("opencl", 0), info=device_info(0))
     for kind in chosen.kinds:
         traits = runtime.traits if kind == DEVICE else KINDS[kind]
-        compare_layers(runtime, traits, findings, chosen.settings, once=chosen.once)
+        conversions = not chosen.no_conversions
+        compare_layers(runtime, traits, findings, chosen.settings, once=chosen.once, conversions=conversions)
     for name in chosen.networks:
         compare_network(name, findings)
     sys.stdout.write(findings.to_json())

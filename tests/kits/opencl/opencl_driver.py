@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import pyopencl
 
     from nnstretch.devices.opencl.processor import OpenCLProcessor
-    from nnstretch.devices.opencl.program_cache import CachedProgram
 
 GUARD = 4096  # bytes before and after every tensor; 0 where the device itself reports invalid accesses
 _GUARD_BITS = 0x7FC07FC1  # NaNs as one float and as two halves: what is read from a guard shows in the result
@@ -31,8 +30,8 @@ def quickly_compiling(spec: ProcessorSpec, dtypes: Sequence[str] = (DEFAULT_DTYP
     made = OpenCLProcessor(spec, tuple(dtypes))
     build = made.runtime._build
 
-    def unoptimised(source: str, text: str, options: list[str], known: CachedProgram) -> pyopencl.Program:
-        return build(source, text, [*options, "-cl-opt-disable"], known)
+    def unoptimised(source: str, text: str, options: list[str]) -> pyopencl.Program:
+        return build(source, text, [*options, "-cl-opt-disable"])
 
     vars(made.runtime)["_build"] = unoptimised
     return made

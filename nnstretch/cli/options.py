@@ -21,6 +21,7 @@ import typer
 from nnstretch.api.options import Option, declared_options
 from nnstretch.errors import FileError, UsageError
 from nnstretch.support.image_size import parse_image_size
+from nnstretch.support.locks import only_writer
 from nnstretch.support.settings import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, check_replaceable
 from nnstretch.training.data import usage
 
@@ -295,17 +296,19 @@ def check_format(path: Path, what: str, ending: str, option: str = "-o") -> None
 
 @contextmanager
 def results_directory(path: Path | None) -> Iterator[Path | None]:
-    """`path` as a directory that files can be written to; None for None. A new one that an error leaves empty is removed.
+    """`path` as a directory that this command alone writes to; None for None. A new one that an error leaves empty is removed.
 
     Raises:
         FileError: it cannot be made or written to.
+        UsageError: another command writes its results to it.
     """
     if path is None:
         yield None
         return
     new = [one for one in (path, *path.parents) if not one.exists()]
     try:
-        yield make_directory(path)
+        with only_writer(make_directory(path), "-o"):
+            yield path
     except BaseException:
         with suppress(OSError):  # it holds files
             for one in new:

@@ -95,9 +95,8 @@ def _once(refine: Refine) -> Refine:
     found: dict[tuple[Hashable, ...], ChoiceSpace] = {}
 
     def refined(single: ChoiceSpace) -> ChoiceSpace:
-        routines = tuple(
-            id(choice.routine) for options in single.choices for choice in options
-        )  # those of a type, or all
+        # A hybrid's space is refined with the routines of each type, and with all of them.
+        routines = tuple(id(choice.routine) for options in single.choices for choice in options)
         key = (*(processor.name for processor in single.pool.processors), routines)
         if key not in found:
             found[key] = refine(single)

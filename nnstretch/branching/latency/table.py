@@ -101,6 +101,7 @@ class LatencyTable:
     _splits: dict[tuple[ChannelPlan, tuple[tuple[int, bool], ...], Home, Home], SplitCost] = field(default_factory=dict)
     _bands: dict[tuple[int, int, bool], InBands | None] = field(default_factory=dict)
     _towers: dict[tuple[HeadChoice, tuple[int, ...]], float] = field(default_factory=dict)
+    _controls: dict[int, float] = field(default_factory=dict)
 
     def branch(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> BranchCost:
         """Cost of a branch; the latency of the layers that read its input is interpolated."""
@@ -139,6 +140,11 @@ class LatencyTable:
         Args:
             macs: of the branched network; with as many as the original, or more, the original is its control.
         """
+        if macs not in self._controls:
+            self._controls[macs] = self._control_share(macs)
+        return self._controls[macs]
+
+    def _control_share(self, macs: int) -> float:
         plan = self._whole_plan
         counts = kept_counts(plan, 1.0)
         original = part_cost(plan, counts).macs
@@ -243,7 +249,7 @@ class LatencyTable:
         """Clears all cached latencies, because the predictor has new measurements."""
         self.version += 1
         layers = (self._fixed, self._knots, self._costs, self._blocks, self._originals)
-        for known in (*layers, self._merges, self._gains, self._splits, self._bands, self._towers):
+        for known in (*layers, self._merges, self._gains, self._splits, self._bands, self._towers, self._controls):
             known.clear()
         self.__dict__.pop("_split_layers", None)
 

@@ -26,7 +26,6 @@ from nnstretch.cli.targets.several import for_each_target, path_for_target
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.devices.targets.base import OTHER_MACHINES
 from nnstretch.errors import UsageError
-from nnstretch.support.locks import only_writer
 from nnstretch.support.words import counted
 from nnstretch.training.data import usage
 from nnstretch.training.recipe_files import PRESETS
@@ -166,8 +165,6 @@ def stretch_command(
             with ExitStack() as stack:
                 place = path_for_target(output, target, targets or [""]) if output else None
                 folder = stack.enter_context(results_directory(place))
-                if folder is not None:
-                    stack.enter_context(only_writer(folder, "-o"))
                 files = DesignFiles(folder, yaml, network.seed if from_scratch else None)
                 known = open_bounds(bounds, files.folder, learning)
                 opened = stack.enter_context(_opened(report, target, options)) if target else None

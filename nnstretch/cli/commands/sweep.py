@@ -178,7 +178,7 @@ def sweep_designs_command(
             reduction=reduction,
             learned=options.learned,
         )
-        with results_directory(output):
+        with results_directory(output if worker is None else None):  # workers write no results
             job = DesignJob(
                 network.build(model), options.processors, chosen, wanted, last, spec, data, recipe, tuple(device or ()), tune,
                 work or Path(f"{name}.work"), output, spec.workers, worker,

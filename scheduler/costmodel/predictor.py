@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from nnstretch.devices.base.processor import Processor
-from nnstretch.devices.base.routine import PLAIN, Layout, Parameters, Routine
+from nnstretch.devices.base.routine import Parameters, Routine
 from nnstretch.devices.external.engine import ExternalRoutine
 from nnstretch.graph.layer import Layer, TensorType
 from nnstretch.scheduler.costmodel.costs import (
@@ -21,7 +21,7 @@ from nnstretch.scheduler.costmodel.costs import (
 from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.trees import Errors
 from nnstretch.scheduler.lowering.calls import crossing_seconds, inner_seconds
-from nnstretch.scheduler.lowering.views import becomes_view
+from nnstretch.scheduler.lowering.views import is_view
 from nnstretch.scheduler.measurement.profiler import Profiler
 from nnstretch.support.progress import Progress
 
@@ -29,7 +29,6 @@ _FIRST = 40  # measurements before the first training
 _HOPEFUL = 1.25  # candidates above this multiple of the fastest prediction are not measured
 _EQUAL = 1e-3  # relative difference below which times count as equal
 _MORE = 8  # measurements after which what they say of others is learned
-_IMAGE_RANK = 4  # of tensors that blocked layouts store
 
 
 @dataclass(eq=False)
@@ -154,7 +153,7 @@ class ProfilePredictor:
     def _layer_seconds(self, layer: Layer, number: int) -> float:
         key, processor = (number, layer.workload), self.processors[number]
         if key not in self._fastest:
-            if not processor.backend.runs_models and _is_view(layer, processor.blocked):
+            if not processor.backend.runs_models and is_view(layer, processor.blocked):
                 self._fastest[key] = 0.0
                 return 0.0
             guess = self._guess(layer, number)
@@ -241,12 +240,3 @@ def default_candidates(layer: Layer, processor: Processor) -> list[Candidate]:
         for routine in processor.routines
         if routine.supports(layer)
     ]
-
-
-def _is_view(layer: Layer, blocked: Layout) -> bool:
-    """Whether a layer costs nothing where images are in a blocked layout, which other tensors do not have."""
-    inputs, outputs = (
-        [blocked if len(tensor.shape) == _IMAGE_RANK else PLAIN for tensor in tensors if tensor is not None]
-        for tensors in (layer.inputs, layer.outputs)
-    )
-    return bool(inputs) and becomes_view(layer, inputs, outputs)

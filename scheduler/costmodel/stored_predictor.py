@@ -18,7 +18,7 @@ from nnstretch.scheduler.costmodel.learned import LearnedCosts
 from nnstretch.scheduler.costmodel.predictor import default_candidates
 from nnstretch.scheduler.costmodel.trees import Errors, Spread
 from nnstretch.scheduler.costmodel.workload import transfer_bytes
-from nnstretch.scheduler.lowering.views import becomes_view
+from nnstretch.scheduler.lowering.views import is_view
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 
 _ADVICE = "run `nnstretch stretch` there on a network or two with these processors, and export the profiles again"
@@ -180,7 +180,7 @@ class StoredPredictor:
 
     def _find(self, layer: Layer, number: int) -> _LayerLatency:
         processor = self.processors[number]
-        if becomes_view(layer, (processor.blocked,), (processor.blocked,)):
+        if is_view(layer, processor.blocked):
             return _LayerLatency(0.0)
         candidates = default_candidates(layer, processor)
         if not candidates:

@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nnstretch.devices.base.routine import Layout
+from nnstretch.devices.base.routine import PLAIN, Layout
 from nnstretch.devices.engine.binding.library import BUFFER_ALIGNMENT
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer
+
+_IMAGE_RANK = 4  # of the tensors that blocked layouts store
 
 
 def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
@@ -17,6 +19,15 @@ def becomes_view(layer: Layer, inputs: Sequence[Layout], outputs: Sequence[Layou
     if layer.op == "Concat":
         return len({*inputs, *outputs}) == 1 and joinable(layer, outputs[0]) is not None
     return view_offset(layer, inputs[0], outputs[0]) is not None
+
+
+def is_view(layer: Layer, blocked: Layout) -> bool:
+    """Whether a layer is a view where all images are in a blocked layout, and other tensors in rows."""
+    inputs, outputs = (
+        [blocked if len(tensor.shape) == _IMAGE_RANK else PLAIN for tensor in tensors if tensor is not None]
+        for tensors in (layer.inputs, layer.outputs)
+    )
+    return bool(inputs) and becomes_view(layer, inputs, outputs)
 
 
 def joinable(layer: Layer, layout: Layout) -> tuple[int, ...] | None:

@@ -68,7 +68,7 @@ def test_tuned_designs_are_not_searched_for_parameters(monkeypatch: pytest.Monke
 @needs_two_cores
 def test_a_network_without_branches_runs_where_it_is_asked_to() -> None:
     """A slow core tells the places apart."""
-    image, network = torch.zeros(1, 3, 32, 32), nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU())
+    image, network = torch.zeros(1, 3, 128, 128), nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NNSTRETCH_CORE_SPEEDS", f"{CORES[1]}:0.1")
         processors = build_processors(PROCESSORS)

@@ -26,8 +26,9 @@ _ROWS = (
     "The equal-MACs control is the original network, scaled in width to the multiply-accumulates of the branched network and "
     "not branched. Original and control run on each processor alone{others}split (the scheduler places their "
     "layers on the branches' processors and divides large ones){engine}. The branched network's gain over the "
-    "control comes from running branches at the same time, and from nothing else. The perfect (ideal) split, 1/Σ(1/tᵢ) over "
-    "the control's times tᵢ, is the time of the control if its work were divided among the processors without loss."
+    "control comes from running branches at the same time, and from layers of other shapes. The perfect (ideal) split, "
+    "1/Σ(1/tᵢ) over the control's times tᵢ, is the time of the control if its work were divided among the processors without "
+    "loss."
 )
 _BOUND = "The dashed line is the perfect split."
 _LATENCY = (

@@ -18,6 +18,7 @@ from pathlib import Path
 from nnstretch.bench.accuracy.results import MODELS, ORIGINAL, TABLES, tables
 from nnstretch.cli.console import exit_status, reporting, script_parser
 from nnstretch.cli.job.accuracy_study import (
+    ABLATED,
     BATCH,
     IMAGE_SIZE,
     RETRAINING,
@@ -41,7 +42,8 @@ def make_parser() -> ArgumentParser:
     parser = script_parser(__doc__)
     add = parser.add_argument
     add("-o", "--output", type=Path, required=True, metavar="OUT", help="folder for all that is written")
-    add("--models", default=",".join(MODELS), help="networks (default: %(default)s)")
+    names = ",".join(MODELS)
+    add("--models", metavar="NAMES", help=f"networks of every table (default: {names}; {ABLATED} alone after the first table)")
     add("--tables", default=",".join(TABLES), help=f"tables (default: %(default)s); {ORIGINAL}: first trainings alone")
     add("--seeds", type=int, default=3, metavar="N", help="trainings that are averaged (default: %(default)s)")
     add("--epochs", type=int, default=16, metavar="N", help="epochs of the first training (default: %(default)s)")
@@ -71,7 +73,7 @@ def run(given: Namespace) -> None:
     let_idle_threads_sleep()
     options = StudyOptions(
         given.output,
-        tuple(given.models.split(",")),
+        tuple(given.models.split(",")) if given.models is not None else None,
         given.seeds,
         tuple(given.tables.split(",")),
         given.epochs,

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 STAGES = (ORIGINAL, "design", *TABLES)
 """Kinds of stages of a network and seed, in order."""
 ABLATED = "resnet34"
-"""The network of the tables but the first."""
+"""The network of the tables but the first, where none is named."""
 IMAGE_SIZE = 32
 BATCH = 64
 
@@ -82,7 +82,7 @@ class StudyOptions:
 
     Attributes:
         folder: for all that is written.
-        models: networks of the study.
+        models: networks of every table; None: all in the first table, `ABLATED` in the others.
         seeds: number of seeds, from 0.
         tables: of `STAGES_OF`.
         epochs: of the first training.
@@ -102,7 +102,7 @@ class StudyOptions:
     """
 
     folder: Path
-    models: tuple[str, ...]
+    models: tuple[str, ...] | None = None
     seeds: int = 3
     tables: tuple[str, ...] = TABLES
     epochs: int = 16
@@ -125,7 +125,7 @@ class StudyOptions:
         Raises:
             UsageError: there is no such network or table, or a number is out of range.
         """
-        for option, given, known in (("--models", self.models, MODELS), ("--tables", self.tables, (*STAGES_OF,))):
+        for option, given, known in (("--models", self.models or (), MODELS), ("--tables", self.tables, (*STAGES_OF,))):
             for name in given:
                 if name not in known:
                     raise UsageError(f"{option} {name}: there are {', '.join(known)}")
@@ -192,8 +192,9 @@ class AccuracyStudy:
 
     def _models(self, table: str) -> Sequence[str]:
         """The networks of a table."""
-        every = table in (ORIGINAL, ACCURACY)
-        return [model for model in self.options.models if every or model == ABLATED]
+        if self.options.models is not None:
+            return self.options.models
+        return MODELS if table in (ORIGINAL, ACCURACY) else (ABLATED,)
 
     def _folder(self, model: str, seed: int) -> Path:
         return self.options.folder / model / f"seed-{seed}"

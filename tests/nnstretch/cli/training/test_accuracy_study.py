@@ -36,7 +36,7 @@ from nnstretch.bench.accuracy.results import (
 from nnstretch.branching.design.accounting import count_macs
 from nnstretch.cli.console import silent_reporter
 from nnstretch.cli.job import accuracy_study as study
-from nnstretch.cli.job.accuracy_study import AccuracyStudy, StudyOptions
+from nnstretch.cli.job.accuracy_study import ABLATED, AccuracyStudy, StudyOptions
 from nnstretch.cli.training import event_shown
 from nnstretch.errors import FileError, StoppedError, UsageError
 from nnstretch.support.locks import lock_folder
@@ -123,6 +123,17 @@ def test_rows_of_a_table_see_as_many_images_and_nothing_is_trained_twice(
     monkeypatch.setattr("nnstretch.training.loop.trainer.train", refuse)
     monkeypatch.setattr("nnstretch.training.evaluation.accuracy.top1", refuse)
     assert run(folder, "accuracy", "quarter") == results
+
+
+def test_networks_that_are_named_are_those_of_every_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[tuple[str, str]] = []
+    monkeypatch.setattr(AccuracyStudy, "_train", lambda _self, model, _seed, table: trained.append((table, model)))
+    options = StudyOptions(tmp_path, ("regnet_x",), seeds=1, tables=("accuracy", "quarter"))
+    AccuracyStudy(options, silent_reporter()).run()
+    assert trained == [("accuracy", "regnet_x"), ("quarter", "regnet_x")]
+    trained.clear()
+    AccuracyStudy(replace(options, models=None), silent_reporter()).run()
+    assert trained == [*(("accuracy", model) for model in MODELS), ("quarter", ABLATED)]
 
 
 @pytest.mark.usefixtures("tiny")

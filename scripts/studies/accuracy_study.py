@@ -43,7 +43,11 @@ def make_parser() -> ArgumentParser:
     add = parser.add_argument
     add("-o", "--output", type=Path, required=True, metavar="OUT", help="folder for all that is written")
     names = ",".join(MODELS)
-    add("--models", metavar="NAMES", help=f"networks of every table (default: {names}; {ABLATED} alone after the first table)")
+    add(
+        "--models",
+        metavar="NAMES",
+        help=f"networks of every table (default: {names}; {ABLATED} alone after the first table)",
+    )
     add("--tables", default=",".join(TABLES), help=f"tables (default: %(default)s); {ORIGINAL}: first trainings alone")
     add("--seeds", type=int, default=3, metavar="N", help="trainings that are averaged (default: %(default)s)")
     add("--epochs", type=int, default=16, metavar="N", help="epochs of the first training (default: %(default)s)")

@@ -80,7 +80,12 @@ def test_a_sub_graph_is_one_command_unless_the_run_is_traced(opencl: OpenCL, fau
     program, runs = checked(meeting(opencl, faults, sharing))
     with program:
         assert program.recorded == 2
-        for traced, function, calls in ((False, ENQUEUE, 2), (False, LAUNCH, 0), (True, ENQUEUE, 0), (True, LAUNCH, 2 * LONG)):
+        for traced, function, calls in (
+            (False, ENQUEUE, 2),
+            (False, LAUNCH, 0),
+            (True, ENQUEUE, 0),
+            (True, LAUNCH, 2 * LONG),
+        ):
             faults.set(function, 1, 1000, Fault.LATE, 0)
             runs.run(traced=traced)
             assert faults.clear() == calls
@@ -169,7 +174,9 @@ def test_an_error_of_the_enqueueing_call_fails_the_run_and_later_ones_launch_one
             faults.set(ENQUEUE)
             error = failure_of(runs, traced=False)
             assert faults.clear() == 1
-            assert re.match(r"device \d failed at step \d+: clEnqueueCommandBufferKHR failed with OpenCL error -5", str(error))
+            assert re.match(
+                r"device \d failed at step \d+: clEnqueueCommandBufferKHR failed with OpenCL error -5", str(error)
+            )
             assert (faults.live_events, faults.mapped) == (0, 4 * (sharing is Sharing.MAPPED))
             assert faults.live_objects == before + left
             for _ in range(3):
@@ -242,6 +249,9 @@ def test_launches_that_drivers_refuse_are_not_recorded(opencl: OpenCL, faults: F
     """Work groups that do not divide the work: the run reports them."""
     b = meeting(opencl, faults, Sharing.MAPPED)
     b.launches[0] = KernelLaunch(b.launches[0].kernel, (FLOATS,), (FLOATS - 1,))
-    with b.program() as program, pytest.raises(DeviceError, match=f"failed at step 2: {LAUNCH} failed with OpenCL error -"):
+    with (
+        b.program() as program,
+        pytest.raises(DeviceError, match=f"failed at step 2: {LAUNCH} failed with OpenCL error -"),
+    ):
         assert program.recorded == 1
         program.run([np.ones(FLOATS, np.float32)], [np.zeros(FLOATS, np.float32)])

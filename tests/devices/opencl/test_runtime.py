@@ -144,6 +144,19 @@ def test_a_device_whose_semaphores_hang_is_used_without_them(monkeypatch: pytest
     device = drivers.probe_device.__wrapped__(0)
     assert device.usable
     assert not device.atomics
+    assert device.command_buffers == ""
+
+
+def test_a_device_whose_command_buffers_crash_is_used_without_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
+    begin = "say({'why_not': '', 'command_times': True}); say({'semaphores': True}); "
+    monkeypatch.setattr(verdicts, "WORKER", worker_that(begin + "os.abort()"))
+    device = drivers.probe_device.__wrapped__(0)
+    assert device.usable
+    assert device.atomics == drivers.device_info(0).atomics
+    assert device.command_buffers == ""
 
 
 def test_verdicts_are_kept_and_failures_are_tested_again_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -152,14 +165,13 @@ def test_verdicts_are_kept_and_failures_are_tested_again_later(monkeypatch: pyte
     monkeypatch.setattr(verdicts, "WORKER", worker_that("say({'why_not': 'bad'})"))
     failed = verdicts.judge(info)
     assert failed.why_not
-    monkeypatch.setattr(
-        verdicts, "WORKER", worker_that("say({'why_not': '', 'command_times': True}); say({'semaphores': True})")
-    )
+    answers = {"why_not": "", "command_times": True}, {"semaphores": True}, {"command_buffers": "faster"}
+    monkeypatch.setattr(verdicts, "WORKER", worker_that("; ".join(f"say({answer})" for answer in answers)))
     assert verdicts.judge(info) == failed
     (path,) = (one for one in (tmp_path / "opencl").glob("*.json") if not one.name.startswith("drivers-"))
     os.utime(path, (0, 0))
     works = verdicts.judge(info)
-    assert works == verdicts.Verdict("", command_times=True, semaphores=True)
+    assert works == verdicts.Verdict("", command_times=True, semaphores=True, command_buffers="faster")
     os.utime(path, (0, 0))
     monkeypatch.setattr(verdicts, "WORKER", worker_that("os.abort()"))
     assert verdicts.judge(info) == works

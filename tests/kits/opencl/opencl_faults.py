@@ -81,7 +81,7 @@ class Faults:
 
     @property
     def live_objects(self) -> int:
-        """Contexts, queues, programs, kernels, memory and command buffers that were made through the loader and not released."""
+        """Contexts, queues, programs, kernels, memory and command buffers that were made through the loader, not released."""
         return int(self._library.faults_live_objects())
 
     @property

@@ -227,6 +227,16 @@ def test_a_command_buffer_that_hangs_keeps_the_program_but_not_the_caller(opencl
     assert faults.live_events == 0
 
 
+def test_the_host_waits_for_command_buffers_that_it_saw_complete(opencl: OpenCL, faults: Faults) -> None:
+    """A status alone makes no write visible: OpenCL 1.2, section 5.9."""
+    before = faults.unsynchronised
+    program, runs = checked(meeting(opencl, faults, Sharing.COHERENT))
+    with program:
+        for _ in range(10):
+            runs.run()
+    assert faults.unsynchronised == before
+
+
 def test_a_failure_elsewhere_leaves_the_device_ready(opencl: OpenCL, faults: Faults) -> None:
     broken: list[bool] = []
 

@@ -53,7 +53,7 @@ def records(info: DeviceInfo) -> bool:
 
 
 def is_recorded_right(runtime: OpenCLRuntime, launches: Sequence[KernelLaunch]) -> bool:
-    """Whether kernels of which each uses what the one before wrote, behind `launches`, give the right number, run after run.
+    """Whether a chain of kernels behind `launches`, each on the number that the one before wrote, is right, run after run.
 
     The caller checks what `launches` wrote. False if the driver cannot record them.
     """

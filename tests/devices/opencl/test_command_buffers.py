@@ -16,13 +16,15 @@ from nnstretch.compiler.processors import build_processors
 from nnstretch.devices.base.spec import ProcessorSpec, usable_cores
 from nnstretch.devices.engine.binding import program as program_module
 from nnstretch.devices.engine.binding.program import Program
-from nnstretch.devices.opencl import command_buffers, drivers
+from nnstretch.devices.opencl import command_buffers, drivers, queues
 from nnstretch.devices.opencl.command_buffers import FASTER, WORKS, records
 from nnstretch.devices.opencl.probe_worker import check_command_buffers
 from nnstretch.devices.opencl.runtime import OpenCLRuntime
 from nnstretch.errors import UsageError
+from nnstretch.graph.reference import relative_error
 from nnstretch.scheduler.runtime.session import PlanSession
 from tests.kits.graphs.graphs import RandomNetwork
+from tests.kits.opencl.opencl_sessions import opencl_queues
 
 pytestmark = pytest.mark.opencl
 DEVICE = f"opencl:0@{usable_cores()[-1]}"
@@ -146,6 +148,35 @@ def test_a_gpu_is_timed(as_gpu: OpenCLRuntime) -> None:
 def test_the_probe_reports_command_buffers() -> None:
     info = drivers.probe_device(0)
     assert info.command_buffers == (WORKS if command_buffers.EXTENSION in drivers.load_drivers()[0].extensions else "")
+
+
+@pytest.fixture
+def fresh_runtimes() -> Iterator[None]:
+    queues.installed_runtime.cache_clear()
+    yield
+    queues.installed_runtime.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_runtimes")
+def test_a_gpu_that_shares_mapped_memory_and_is_faster_so_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan on two queues, whose device is said to be such a GPU: its driver allocates what it shares."""
+    import pyopencl as cl
+
+    monkeypatch.delenv("NNSTRETCH_COMMAND_BUFFERS", raising=False)
+    if drivers.probe_device(0).command_buffers != WORKS:
+        pytest.skip("the device has no command buffers")
+    gpu = replace(drivers.probe_device(0), on_cpu=False, fine_grained=False, command_buffers=FASTER)
+    monkeypatch.setattr(drivers, "probe_device", lambda _index: gpu)
+    network = RandomNetwork(101, processors=2, nodes=12)
+    processors = build_processors(f"cpu:{usable_cores()[0]},{DEVICE}")
+    with PlanSession(plan_model(network.graph(), processors, tune=False)) as session:
+        shared = opencl_queues(session)._shared
+        assert shared
+        assert all(memory.buffer.flags & cl.mem_flags.ALLOC_HOST_PTR for memory in shared)
+        assert session._loaded.program.recorded > 0
+        for _ in range(5):
+            for wanted, found in zip(network.expected(), session.run(None, {"x": network.input}), strict=True):
+                assert relative_error(found, wanted) < 1e-4
 
 
 @pytest.mark.parametrize("setting", ["0", "1"])

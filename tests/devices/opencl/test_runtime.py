@@ -218,6 +218,40 @@ def test_copied_memory(driver_allocates: bool, monkeypatch: pytest.MonkeyPatch) 
         assert (found == 7).all()
 
 
+@pytest.mark.parametrize("how", ["one address", "another address each time", "not at all"])
+def test_gpus_share_memory_that_the_driver_allocates(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers of GPUs may copy memory of the host. Memory that moves cannot be a region of the engine."""
+    import pyopencl as cl
+
+    gpu = replace(drivers.device_info(0), on_cpu=False, fine_grained=False)
+    runtime = OpenCLRuntime(spec(), info=gpu)
+    if how == "not at all":
+
+        def refuse(*_args: object) -> None:
+            raise cl.MemoryError("none")
+
+        monkeypatch.setattr(cl, "enqueue_map_buffer", refuse)
+    elif how == "another address each time":
+        addresses = iter((4096, 8192) * 2)
+        monkeypatch.setattr(runtime, "_mapped_at", lambda _buffer: next(addresses))
+    memories = runtime.shared([4096, 100])
+    monkeypatch.undo()
+    wanted = cl.mem_flags.ALLOC_HOST_PTR if how == "one address" else cl.mem_flags.USE_HOST_PTR
+    for memory, size in zip(memories, (4096, 100), strict=True):
+        assert (memory.sharing, memory.host.shape) == (Sharing.MAPPED, (size,))
+        assert memory.buffer.flags & (cl.mem_flags.ALLOC_HOST_PTR | cl.mem_flags.USE_HOST_PTR) == wanted
+        assert not memory.host.any()
+        host, _ = cl.enqueue_map_buffer(
+            runtime.queue, memory.buffer, cl.map_flags.WRITE, 0, (size,), np.dtype(np.uint8)
+        )
+        assert host.ctypes.data == memory.host.ctypes.data
+        memory.host[:] = 7
+        host.base.release(runtime.queue)
+        found = np.zeros(size, np.uint8)
+        cl.enqueue_copy(runtime.queue, found, memory.buffer)
+        assert (found == 7).all()
+
+
 def test_threads_of_drivers_that_create_them_later_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "POCL", "another driver")
     monkeypatch.setattr(drivers, "_DRIVERS", drivers._Drivers())

@@ -269,7 +269,7 @@ class OpenCLRuntime:
                 return None
         except cl.Error:
             return None
-        host = np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+        host = np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
         return SharedMemory(host, buffer, Sharing.MAPPED)
 
     def _mapped_at(self, buffer: pyopencl.Buffer) -> int:

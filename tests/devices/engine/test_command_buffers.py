@@ -13,11 +13,11 @@ import pytest
 from nnstretch.devices.engine.binding.image import KernelLaunch, Queue, QueueKind, RegionKind, Sharing, SubGraph
 from nnstretch.devices.engine.binding.program import Program
 from nnstretch.errors import DeadlineError, DeviceError, FeedError
-from tests.devices.engine.test_faults import PATIENCE, SHORT, Checked, failure_of, faults, loader, until
+from tests.devices.engine.test_faults import PATIENCE, SHORT, Checked, failure_of, faults, until
 from tests.devices.engine.test_opencl import FLOATS, Builder, OpenCL, opencl
-from tests.kits.opencl.opencl_faults import Fault, Faults
+from tests.kits.opencl.opencl_faults import Fault, Faults, host_library
 
-__all__ = ["faults", "loader", "opencl"]
+__all__ = ["faults", "opencl"]
 
 pytestmark = pytest.mark.opencl
 
@@ -34,6 +34,11 @@ BUSY = -59
 """CL_INVALID_OPERATION: of a command buffer that the driver counts as pending."""
 LONG = 5
 """Launches of a sub-graph here; their order counts."""
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Faults:
+    return Faults(tmp_path_factory.mktemp("engine"), host_library())
 
 
 def doubling(b: Builder, queue: int, x: int, y: int, waits: tuple[int, ...]) -> int:

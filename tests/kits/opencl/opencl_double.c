@@ -1,7 +1,7 @@
 /* The few functions of OpenCL that the engine uses, on queues that are threads: what a sanitizer can look into, which a
- * driver that translates kernels at run time is not. Kernels are additions and semaphores. Commands begin after random delays, and the
- * device notes when one touches memory that is not its own. Command buffers are pending for a moment after their event is complete, as
- * those of some drivers are. A file that includes this one and has devices of its own defines DOUBLE_HAS_NO_DEVICE.
+ * driver that translates kernels at run time is not. Kernels are additions and semaphores. Commands begin after random delays,
+ * and the device notes when one touches memory that is not its own. Command buffers are pending for a moment after their event
+ * is complete, as those of some drivers are. A file that includes this one and has devices of its own defines DOUBLE_HAS_NO_DEVICE.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -67,7 +67,8 @@ typedef struct queue {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static _Atomic int64_t misuses, live_events, passed_semaphores, lent_launches, live_buffers, enqueued_buffers, refused_buffers;
+static _Atomic int64_t misuses, live_events, passed_semaphores, lent_launches;
+static _Atomic int64_t live_buffers, enqueued_buffers, refused_buffers;
 
 /* How often a command touched memory that its side did not own. */
 int64_t double_misuses(void) { return atomic_load(&misuses); }

@@ -239,10 +239,6 @@ COMMAND(clEnqueueWriteBuffer,
          void *const *waits, void **event),
         (queue, buffer, blocking, offset, size, from, n, waits, event))
 PLAIN(clFlush, (void *queue), (queue))
-PLAIN(clGetDeviceInfo, (void *device, uint32_t name, size_t size, void *value_out, size_t *size_out),
-      (device, name, size, value_out, size_out))
-PLAIN(clGetCommandQueueInfo, (void *queue, uint32_t name, size_t size, void *value_out, size_t *size_out),
-      (queue, name, size, value_out, size_out))
 PLAIN(clGetEventProfilingInfo, (void *event, uint32_t name, size_t size, void *value_out, size_t *size_out),
       (event, name, size, value_out, size_out))
 PLAIN(clBuildProgram,
@@ -255,6 +251,53 @@ MAKER(clCreateCommandQueue, (void *context, void *device, uint64_t properties, i
       (context, device, properties, error))
 MAKER(clCreateCommandQueueWithProperties, (void *context, void *device, const uint64_t *properties, int32_t *error),
       (context, device, properties, error))
+
+#ifdef FAULTS_OF_HOST /* opencl_host_faults.c */
+MAKER(clCreateContext,
+      (const intptr_t *properties, uint32_t n, void *const *devices, void *notify, void *data, int32_t *error),
+      (properties, n, devices, notify, data, error))
+MAKER(clCreateProgramWithSource,
+      (void *context, uint32_t n, const char **texts, const size_t *lengths, int32_t *error),
+      (context, n, texts, lengths, error))
+MAKER(clCreateProgramWithBinary,
+      (void *context, uint32_t n, void *const *devices, const size_t *lengths, const unsigned char **binaries,
+       int32_t *statuses, int32_t *error),
+      (context, n, devices, lengths, binaries, statuses, error))
+MAKER(clCreateSubBuffer, (void *buffer, uint64_t flags, uint32_t type, const void *part, int32_t *error),
+      (buffer, flags, type, part, error))
+PLAIN(clGetPlatformIDs, (uint32_t most, void **platforms, uint32_t *count), (most, platforms, count))
+PLAIN(clGetPlatformInfo, (void *platform, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (platform, name, size, value_out, size_out))
+PLAIN(clGetDeviceIDs, (void *platform, uint64_t type, uint32_t most, void **devices, uint32_t *count),
+      (platform, type, most, devices, count))
+PLAIN(clGetProgramInfo, (void *program, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (program, name, size, value_out, size_out))
+PLAIN(clGetProgramBuildInfo,
+      (void *program, void *device, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (program, device, name, size, value_out, size_out))
+PLAIN(clGetKernelInfo, (void *kernel, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (kernel, name, size, value_out, size_out))
+PLAIN(clSetKernelArg, (void *kernel, uint32_t index, size_t size, const void *value_in), (kernel, index, size, value_in))
+RELEASER(clReleaseContext)
+RELEASER(clReleaseCommandQueue)
+RELEASER(clReleaseProgram)
+RELEASER(clReleaseKernel)
+RELEASER(clReleaseMemObject)
+
+void *clSVMAlloc(void *context, uint64_t flags, size_t size, uint32_t alignment) {
+    int value = 0;
+    if (strikes("clSVMAlloc", &value) == ERROR) return NULL;
+    return count_object(((void *(*)(void *, uint64_t, size_t, uint32_t))real("clSVMAlloc"))(context, flags, size, alignment));
+}
+
+void clSVMFree(void *context, void *memory) {
+    count_released();
+    ((void (*)(void *, void *))real("clSVMFree"))(context, memory);
+}
+PLAIN(clGetDeviceInfo, (void *device, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (device, name, size, value_out, size_out))
+PLAIN(clGetCommandQueueInfo, (void *queue, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (queue, name, size, value_out, size_out))
 
 /* ---- command buffers (cl_khr_command_buffer), of one driver ---- */
 
@@ -329,49 +372,6 @@ void *clGetExtensionFunctionAddressForPlatform(void *platform, const char *name)
     if (!found || i == N_EXTENSIONS) return found;
     real_extensions[i] = found;
     return ours[i];
-}
-
-#ifdef FAULTS_OF_HOST /* opencl_host_faults.c */
-MAKER(clCreateContext,
-      (const intptr_t *properties, uint32_t n, void *const *devices, void *notify, void *data, int32_t *error),
-      (properties, n, devices, notify, data, error))
-MAKER(clCreateProgramWithSource,
-      (void *context, uint32_t n, const char **texts, const size_t *lengths, int32_t *error),
-      (context, n, texts, lengths, error))
-MAKER(clCreateProgramWithBinary,
-      (void *context, uint32_t n, void *const *devices, const size_t *lengths, const unsigned char **binaries,
-       int32_t *statuses, int32_t *error),
-      (context, n, devices, lengths, binaries, statuses, error))
-MAKER(clCreateSubBuffer, (void *buffer, uint64_t flags, uint32_t type, const void *part, int32_t *error),
-      (buffer, flags, type, part, error))
-PLAIN(clGetPlatformIDs, (uint32_t most, void **platforms, uint32_t *count), (most, platforms, count))
-PLAIN(clGetPlatformInfo, (void *platform, uint32_t name, size_t size, void *value_out, size_t *size_out),
-      (platform, name, size, value_out, size_out))
-PLAIN(clGetDeviceIDs, (void *platform, uint64_t type, uint32_t most, void **devices, uint32_t *count),
-      (platform, type, most, devices, count))
-PLAIN(clGetProgramInfo, (void *program, uint32_t name, size_t size, void *value_out, size_t *size_out),
-      (program, name, size, value_out, size_out))
-PLAIN(clGetProgramBuildInfo,
-      (void *program, void *device, uint32_t name, size_t size, void *value_out, size_t *size_out),
-      (program, device, name, size, value_out, size_out))
-PLAIN(clGetKernelInfo, (void *kernel, uint32_t name, size_t size, void *value_out, size_t *size_out),
-      (kernel, name, size, value_out, size_out))
-PLAIN(clSetKernelArg, (void *kernel, uint32_t index, size_t size, const void *value_in), (kernel, index, size, value_in))
-RELEASER(clReleaseContext)
-RELEASER(clReleaseCommandQueue)
-RELEASER(clReleaseProgram)
-RELEASER(clReleaseKernel)
-RELEASER(clReleaseMemObject)
-
-void *clSVMAlloc(void *context, uint64_t flags, size_t size, uint32_t alignment) {
-    int value = 0;
-    if (strikes("clSVMAlloc", &value) == ERROR) return NULL;
-    return count_object(((void *(*)(void *, uint64_t, size_t, uint32_t))real("clSVMAlloc"))(context, flags, size, alignment));
-}
-
-void clSVMFree(void *context, void *memory) {
-    count_released();
-    ((void (*)(void *, void *))real("clSVMFree"))(context, memory);
 }
 #endif
 

@@ -35,7 +35,7 @@ def library() -> Path:
 
 
 def host_library() -> Path:
-    """The loader with the functions that make and release objects, for the C host of OpenCL."""
+    """The loader with the functions that make and release objects, for the C host of OpenCL, and those of command buffers."""
     source = Path(__file__).with_name("opencl_host_faults.c")
     return c_library(source, includes=(Path(__file__).with_suffix(".c"),))
 

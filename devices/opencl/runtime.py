@@ -36,6 +36,8 @@ __all__ = ["DeviceInfo", "OpenCLRuntime", "kernel_files", "kernel_integers", "ke
 _PAGE = 4096
 _SVM_ALIGNMENT = 128  # bytes of the largest type; drivers may reject more
 _INT32_MAX = (1 << 31) - 1
+_NO_LOG = "<error retrieving log>"
+"""What pyopencl has in the place of a log that the driver does not give."""
 _OPTIONS: tuple[str, ...] = ("-cl-mad-enable", "-cl-no-signed-zeros")
 _DOT_PRODUCTS = "__opencl_c_integer_dot_product_input_4x8bit_packed"
 """The feature of OpenCL C 3.0 that kernels with dot products of packed int8 ask for."""
@@ -436,8 +438,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _log_line(error: Exception) -> str:
-    """The first line of a build log that names an error, else the first line of the message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """The first line of a build log that names an error, else the first line of the message, as without a log."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and line.strip() != _NO_LOG]
     return next(
         (line for line in lines if re.search(r"\berror\b:?", line, re.IGNORECASE) and "clBuild" not in line), lines[0]
     )

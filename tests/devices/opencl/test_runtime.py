@@ -294,6 +294,21 @@ def test_a_build_failure_is_one_line_with_the_first_error() -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_build_failure_without_a_log_is_the_drivers_error(
+    runtime: OpenCLRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyopencl as cl
+
+    def fail(*_arguments: object) -> None:
+        raise cl.RuntimeError(
+            "clBuildProgram failed: OUT_OF_RESOURCES\n\nBuild on a device:\n\n<error retrieving log>\n"
+        )
+
+    monkeypatch.setattr(drivers, "build", fail)
+    with pytest.raises(BuildError, match=r"does not compile on .+: clBuildProgram failed: OUT_OF_RESOURCES$"):
+        runtime._build("pool.cl", kernel_source("pool.cl"), [])
+
+
 @pytest.mark.parametrize("path", kernel_files().values(), ids=lambda path: path.stem)
 def test_kernels_use_extensions_of_a_compiler_only_where_it_compiles(path: Path) -> None:
     assert not EXTENSION.search(FOR_ONE_COMPILER.sub("", path.read_text()))

@@ -16,6 +16,7 @@ static void free_program(nns_program *program) {
     for (int64_t i = 0; program->queues && i < program->n_queues; i++) {
         free(program->queues[i].cores);
         free(program->queues[i].subgraphs);
+        free(program->queues[i].command_buffers); /* in the child of a fork, where no driver works; else they are released */
     }
     for (int64_t i = 0; program->steps && i < program->n_steps; i++) free(program->steps[i].parameters);
     for (int64_t i = 0; program->subgraphs && i < program->n_subgraphs; i++) free(program->subgraphs[i].touched);

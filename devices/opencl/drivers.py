@@ -199,6 +199,7 @@ def probe_device(index: int) -> DeviceInfo:
         command_times=verdict.command_times,
         trace_seconds=verdict.trace_seconds,
         atomics=info.atomics and verdict.semaphores,
+        command_buffers=verdict.command_buffers,
     )
 
 

@@ -7,6 +7,7 @@ The worker writes frames to its standard output. A driver may end the process be
     {"why_not": "", "command_times": whether profiling says when commands ran,
      "trace_seconds": by which a traced run takes longer for every kernel}
     {"semaphores": whether a running kernel saw a write of the host}
+    {"command_buffers": "", "works" or "faster": `devices/opencl/command_buffers.py`}
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ import ctypes
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from nnstretch.devices.base.routine import Operand
 from nnstretch.devices.base.spec import ProcessorSpec
+from nnstretch.devices.engine.binding.image import KernelLaunch
 from nnstretch.devices.engine.binding.program import opencl_library
+from nnstretch.devices.opencl import command_buffers
 from nnstretch.devices.opencl.drivers import build, device_info, import_pyopencl
 from nnstretch.devices.opencl.routines.base import OpenCLRoutine
 from nnstretch.devices.opencl.routines.direct import Direct
 from nnstretch.devices.opencl.routines.elementwise import Map
 from nnstretch.devices.opencl.runtime import OpenCLRuntime
 from nnstretch.devices.opencl.semaphores import make_semaphores, takes_semaphores
-from nnstretch.errors import BuildError, DeviceError
+from nnstretch.errors import BuildError, DeviceError, NNStretchError
 from nnstretch.graph.activation import Activation, ActivationKind
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from nnstretch.support.child_process import die_with_parent, frames_to_parent
@@ -54,13 +58,18 @@ kernel void count(global uint *numbers, uint iterations)
 """
 
 
-def check_kernels(runtime: OpenCLRuntime) -> None:
-    """Runs a convolution and an activation of small integers, whose results are exact.
+@dataclass(frozen=True)
+class _TestLayer:
+    """A layer with one input, a routine of one kernel for it, and the exact result."""
 
-    Raises:
-        BuildError: a kernel does not compile.
-        DeviceError: a result is wrong, or the driver reports an error.
-    """
+    routine: OpenCLRoutine
+    layer: Layer
+    x: np.ndarray
+    wanted: np.ndarray
+
+
+def _test_layers(runtime: OpenCLRuntime) -> tuple[_TestLayer, ...]:
+    """A convolution and an activation of small integers."""
     random = np.random.default_rng(0)
     x = random.integers(-3, 4, _SHAPE).astype(np.float32)
     weight = random.integers(-1, 2, (_OUTPUTS, _SHAPE[1], _KERNEL, _KERNEL)).astype(np.float32)
@@ -70,14 +79,43 @@ def check_kernels(runtime: OpenCLRuntime) -> None:
     output = TensorType(wanted.shape)
     convolution = Layer("convolution", "Conv", types, (output,), attributes, constants={1: weight})
     relu = Layer("activation", "Activation", (output,), (output,), activation=Activation(ActivationKind.RELU))
-    for routine, layer, given, right in (
-        (Direct(runtime.traits), convolution, x, wanted),
-        (Map(runtime.traits), relu, wanted, np.maximum(wanted, 0)),
-    ):
-        found = _run(runtime, routine, layer, given)
-        if not np.array_equal(found, right):
-            share = np.mean(found != right)
-            raise DeviceError(f"kernel {routine.source} computed {share:.1%} of a test layer's numbers wrongly")
+    return (
+        _TestLayer(Direct(runtime.traits), convolution, x, wanted),
+        _TestLayer(Map(runtime.traits), relu, wanted, np.maximum(wanted, 0)),
+    )
+
+
+def check_kernels(runtime: OpenCLRuntime) -> None:
+    """Runs layers whose results are exact.
+
+    Raises:
+        BuildError: a kernel does not compile.
+        DeviceError: a result is wrong, or the driver reports an error.
+    """
+    import pyopencl as cl
+
+    for test in _test_layers(runtime):
+        prepared = _Prepared(runtime, test)
+        launch = prepared.launch
+        cl.enqueue_nd_range_kernel(
+            runtime.queue, cast("pyopencl.Kernel", launch.kernel), launch.global_size, launch.local_size
+        )
+        share = prepared.wrong()
+        if share:
+            raise DeviceError(f"kernel {test.routine.source} computed {share:.1%} of a test layer's numbers wrongly")
+
+
+def check_command_buffers(runtime: OpenCLRuntime) -> str:
+    """As `DeviceInfo.command_buffers`: the layers' kernels and those of a chain in one command buffer."""
+    if command_buffers.EXTENSION not in str(runtime.device.extensions).split():
+        return ""
+    prepared = [_Prepared(runtime, test) for test in _test_layers(runtime)]
+    if not command_buffers.is_recorded_right(runtime, [one.launch for one in prepared]):
+        return ""
+    if any(one.wrong() for one in prepared):
+        return ""
+    faster = not runtime.info.on_cpu and command_buffers.is_faster(runtime)
+    return command_buffers.FASTER if faster else command_buffers.WORKS
 
 
 def check_loops(runtime: OpenCLRuntime) -> None:
@@ -177,28 +215,40 @@ def _convolution(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return np.asarray(np.einsum("ncyxij,ocij->noyx", windows, weight, optimize=True))
 
 
-def _run(runtime: OpenCLRuntime, routine: OpenCLRoutine, layer: Layer, x: np.ndarray) -> np.ndarray:
-    """The output of a layer with one input, by a routine of one kernel."""
-    import pyopencl as cl
+class _Prepared:
+    """A test layer with its kernel's arguments set.
 
-    parameters = routine.parameter_space(layer)[-1]  # the smallest tile, which compiles fastest
-    (given,), (made,) = routine.layouts(layer, parameters)
-    lowering = routine.lower(layer, parameters)
-    (call,) = lowering.calls
-    assert call.launch is not None
-    result = np.full(made.bytes(layer.outputs[0]) // 4, np.nan, np.float32)
-    memory: dict[Operand, pyopencl.Buffer] = {Operand("input", 0): _buffer(runtime, given.pack(x))}
-    memory |= {
-        Operand("constant", index): _buffer(runtime, np.asarray(values))
-        for index, values in enumerate(lowering.constants)
-    }
-    memory[Operand("output", 0)] = _buffer(runtime, result)
-    kernel = runtime.kernel(call.launch, call.kernel)
-    operands = [None if operand is None else memory[operand] for operand in (*call.reads, *call.writes)]
-    runtime.set_arguments(kernel, [(buffer, 0) for buffer in operands], call.parameters)
-    cl.enqueue_nd_range_kernel(runtime.queue, kernel, call.launch.global_size, call.launch.local_size)
-    cl.enqueue_copy(runtime.queue, result, memory[Operand("output", 0)])
-    return made.unpack(result, layer.outputs[0])
+    Attributes:
+        launch: of the kernel.
+    """
+
+    def __init__(self, runtime: OpenCLRuntime, test: _TestLayer) -> None:
+        routine, layer = test.routine, test.layer
+        parameters = routine.parameter_space(layer)[-1]  # the smallest tile, which compiles fastest
+        (given,), (self._made,) = routine.layouts(layer, parameters)
+        lowering = routine.lower(layer, parameters)
+        (call,) = lowering.calls
+        assert call.launch is not None
+        self._queue, self._test = runtime.queue, test
+        self._result = np.full(self._made.bytes(layer.outputs[0]) // 4, np.nan, np.float32)
+        self._memory: dict[Operand, pyopencl.Buffer] = {Operand("input", 0): _buffer(runtime, given.pack(test.x))}
+        self._memory |= {
+            Operand("constant", index): _buffer(runtime, np.asarray(values))
+            for index, values in enumerate(lowering.constants)
+        }
+        self._memory[Operand("output", 0)] = _buffer(runtime, self._result)
+        kernel = runtime.kernel(call.launch, call.kernel)
+        operands = [None if operand is None else self._memory[operand] for operand in (*call.reads, *call.writes)]
+        runtime.set_arguments(kernel, [(buffer, 0) for buffer in operands], call.parameters)
+        self.launch = KernelLaunch(kernel, call.launch.global_size, call.launch.local_size)
+
+    def wrong(self) -> float:
+        """The share of wrong numbers in what the kernel wrote."""
+        import pyopencl as cl
+
+        cl.enqueue_copy(self._queue, self._result, self._memory[Operand("output", 0)])
+        found = self._made.unpack(self._result, self._test.layer.outputs[0])
+        return float(np.mean(found != self._test.wanted))
 
 
 def _count(runtime: OpenCLRuntime) -> pyopencl.Kernel:
@@ -232,6 +282,11 @@ def main() -> int:
     times = {"command_times": has_command_times(runtime), "trace_seconds": trace_seconds(runtime)}
     write_frame(answers, {"why_not": "", **times})
     write_frame(answers, {"semaphores": check_semaphores(runtime)})
+    try:
+        found = check_command_buffers(runtime)
+    except (NNStretchError, cl.Error, MemoryError):
+        found = ""
+    write_frame(answers, {"command_buffers": found})
     return 0
 
 

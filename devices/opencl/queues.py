@@ -20,6 +20,7 @@ from nnstretch.devices.base.backend import (
 )
 from nnstretch.devices.base.spec import ProcessorSpec, all_cores, parse_processors
 from nnstretch.devices.engine.binding.image import KernelLaunch, Queue, QueueKind, Region, RegionKind, Semaphores
+from nnstretch.devices.opencl.command_buffers import records
 from nnstretch.devices.opencl.drivers import load_drivers
 from nnstretch.devices.opencl.runtime import OpenCLRuntime, SharedMemory, kernel_source
 from nnstretch.devices.opencl.semaphores import SEMAPHORE_SOURCE, make_semaphores, takes_semaphores
@@ -58,7 +59,13 @@ class OpenCLQueues(LoadedDeviceQueues):
         mine = self._queues[queue]
         runtime = self.runtimes[queue]
         return Queue(
-            QueueKind.OPENCL, mine.cores, runtime.queue, mine.ratios, mine.processor, trace_queue=runtime.trace_queue
+            QueueKind.OPENCL,
+            mine.cores,
+            runtime.queue,
+            mine.ratios,
+            mine.processor,
+            trace_queue=runtime.trace_queue,
+            records=records(runtime.info),
         )
 
     def require_memory(self, queue: int, sizes: Sequence[int], shared: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 
 from nnstretch.devices.base.routine import Launch
 from nnstretch.devices.base.spec import ProcessorSpec, default_cores
+from nnstretch.devices.engine.binding.execution import address_of
 from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.engine.binding.program import HUGE_PAGE, aligned_array, ask_for_huge_pages
 from nnstretch.devices.engine.build.instruction_sets import local_isa
@@ -34,6 +36,8 @@ __all__ = ["DeviceInfo", "OpenCLRuntime", "kernel_files", "kernel_integers", "ke
 _PAGE = 4096
 _SVM_ALIGNMENT = 128  # bytes of the largest type; drivers may reject more
 _INT32_MAX = (1 << 31) - 1
+_NO_LOG = "<error retrieving log>"
+"""What pyopencl has in the place of a log that the driver does not give."""
 _OPTIONS: tuple[str, ...] = ("-cl-mad-enable", "-cl-no-signed-zeros")
 _DOT_PRODUCTS = "__opencl_c_integer_dot_product_input_4x8bit_packed"
 """The feature of OpenCL C 3.0 that kernels with dot products of packed int8 ask for."""
@@ -247,9 +251,39 @@ class OpenCLRuntime:
         if self.info.sharing is Sharing.COPIED:
             buffer = self._allocate(cl.mem_flags.READ_WRITE, size, None)
             return SharedMemory(self._pinned(size), buffer, Sharing.COPIED)
+        if not self.info.on_cpu and (made := self._zero_copy(size)):
+            return made
         host = self._pages(size)
         buffer = self._allocate(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, 0, host)
         return SharedMemory(host, buffer, Sharing.MAPPED)
+
+    def _zero_copy(self, size: int) -> SharedMemory | None:
+        """Memory that the driver of a GPU allocates where host and device can use it; such drivers may copy the host's.
+
+        The engine's regions stay at one address, so None if the driver maps the memory twice at different ones, or not at all.
+        """
+        import pyopencl as cl
+
+        try:
+            buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, size)
+            address = self._mapped_at(buffer)
+            if self._mapped_at(buffer) != address:
+                return None
+        except cl.Error:
+            return None
+        host = np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
+        return SharedMemory(host, buffer, Sharing.MAPPED)
+
+    def _mapped_at(self, buffer: pyopencl.Buffer) -> int:
+        """The address at which the host sees a buffer, which is zeroed there."""
+        import pyopencl as cl
+
+        host, _ = cl.enqueue_map_buffer(self.queue, buffer, _read_write(), 0, (buffer.size,), np.dtype(np.uint8))
+        host[:] = 0
+        address = address_of(host)
+        host.base.release(self.queue)
+        self.queue.finish()
+        return address
 
     def _pinned(self, size: int) -> np.ndarray:
         """Zeroed host memory that the driver allocates where the device can copy it by itself; pages if there is none.
@@ -258,10 +292,9 @@ class OpenCLRuntime:
         """
         import pyopencl as cl
 
-        both: Any = cl.map_flags.READ | cl.map_flags.WRITE
         try:
             buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, size)
-            mapped = cl.enqueue_map_buffer(self.queue, buffer, both, 0, (size,), np.dtype(np.uint8))
+            mapped = cl.enqueue_map_buffer(self.queue, buffer, _read_write(), 0, (size,), np.dtype(np.uint8))
         except cl.Error:
             return self._pages(size)
         host = np.asarray(mapped[0])
@@ -378,6 +411,13 @@ class OpenCLRuntime:
         return program
 
 
+def _read_write() -> Any:
+    """Flags of a mapping."""
+    import pyopencl as cl
+
+    return cl.map_flags.READ | cl.map_flags.WRITE
+
+
 def _page_offsets(sizes: Sequence[int]) -> Iterator[int]:
     """Where parts of one allocation begin, each in pages of its own, and where the last one ends."""
     return accumulate((-(-size // _PAGE) * _PAGE for size in sizes), initial=0)
@@ -398,8 +438,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _log_line(error: Exception) -> str:
-    """The first line of a build log that names an error, else the first line of the message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """The first line of a build log that names an error, else the first line of the message, as without a log."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and line.strip() != _NO_LOG]
     return next(
         (line for line in lines if re.search(r"\berror\b:?", line, re.IGNORECASE) and "clBuild" not in line), lines[0]
     )

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from nnstretch.devices.opencl.properties import DeviceInfo
 
 WORKER = (sys.executable, "-P", "-m", "nnstretch.devices.opencl.probe_worker")
-_TESTS = 3
+_TESTS = 4
 """Version of the tests: older verdicts do not count."""
 _BUILD_SECONDS = 300
 _SEMAPHORE_SECONDS = 20
+_COMMAND_BUFFER_SECONDS = 60
 _FAILURE_COUNTS = 3600  # seconds; a driver may have failed for want of memory
 
 
@@ -43,12 +44,14 @@ class Verdict:
         command_times: whether profiling says when commands ran.
         semaphores: whether running kernels saw writes of the host.
         trace_seconds: by which a traced run takes longer for every kernel.
+        command_buffers: as `DeviceInfo.command_buffers`.
     """
 
     why_not: str
     command_times: bool
     semaphores: bool
     trace_seconds: float = 0.0
+    command_buffers: str = ""
 
 
 def judge(info: DeviceInfo) -> Verdict:
@@ -90,7 +93,7 @@ def _unusable(why_not: str) -> Verdict:
 
 
 def _test(info: DeviceInfo) -> Verdict:
-    """Asks the probe worker, whose first answer is about kernels and whose second is about semaphores."""
+    """Asks the probe worker: about kernels, then about semaphores, then about command buffers."""
     driver = f"driver {info.platform} {info.driver}"
     try:
         with WorkerProcess((*WORKER, str(info.index), str(os.getpid())), patience=0) as process:
@@ -101,11 +104,12 @@ def _test(info: DeviceInfo) -> Verdict:
                 return _unusable(f"{driver} ended a test of kernels{status}: {error}")
             if answer["why_not"]:
                 return _unusable(f"{driver}: {answer['why_not']}")
-            times, cost = bool(answer["command_times"]), float(answer.get("trace_seconds", 0.0))
-            try:
+            verdict = Verdict("", bool(answer["command_times"]), False, float(answer.get("trace_seconds", 0.0)))
+            with suppress(WorkerError):
                 answer, _ = process.receive(_SEMAPHORE_SECONDS)
-            except WorkerError:
-                return Verdict("", times, semaphores=False, trace_seconds=cost)
-            return Verdict("", times, bool(answer["semaphores"]), cost)
+                verdict = replace(verdict, semaphores=bool(answer["semaphores"]))
+                answer, _ = process.receive(_COMMAND_BUFFER_SECONDS)
+                verdict = replace(verdict, command_buffers=str(answer["command_buffers"]))
+            return verdict
     except OSError as error:
         return _unusable(f"a process to test it cannot be started ({error})")

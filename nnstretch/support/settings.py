@@ -4,6 +4,7 @@
 NNSTRETCH_CACHE_DIR         where the engine, OpenCL kernels and the profile store live
 NNSTRETCH_CPU_FEATURES      CPU features to hide, for tests and debugging: "-fma,-avx512f"; the engine reads it, too
 NNSTRETCH_TRANSFER_DELAY_US microseconds that the engine adds to every transfer between processors, for experiments
+NNSTRETCH_COMMAND_BUFFERS   "1": OpenCL queues record kernels where the driver can do that; "0": none does; models for C, too
 NNSTRETCH_CORE_SPEEDS       relative speeds that the engine gives cores, for experiments: "1:0.5" halves that of core 1
 NNSTRETCH_CC                C compiler command used instead of the ziglang wheel's clang
 NNSTRETCH_REQUIRE_OPENCL    "1": tests that need an OpenCL device fail instead of being skipped
@@ -162,6 +163,18 @@ def transfer_delay_us() -> float:
             f"NNSTRETCH_TRANSFER_DELAY_US={text}: give a number of microseconds from 0 to {MOST_TRANSFER_DELAY_US}"
         )
     return found
+
+
+def command_buffers_setting() -> bool | None:
+    """Whether OpenCL queues record kernels as command buffers; None without NNSTRETCH_COMMAND_BUFFERS: as tests found.
+
+    Raises:
+        UsageError: it is neither 0 nor 1.
+    """
+    text = os.environ.get("NNSTRETCH_COMMAND_BUFFERS", "")
+    if text not in ("", "0", "1"):
+        raise UsageError(f"NNSTRETCH_COMMAND_BUFFERS={text}: give 1 to record kernels, or 0 to enqueue them one by one")
+    return text == "1" if text else None
 
 
 def core_speeds() -> dict[int, float]:

@@ -77,6 +77,7 @@ class Queue:
         trace_queue: that of traced runs, with profiling enabled; None: traced runs use the other, which then profiles.
         ratios: relative speeds of the cores of a host queue, by which each step is split initially; none: equal.
         name: for error messages.
+        records: whether an OpenCL queue enqueues the kernels of a sub-graph as one command, where its driver can do that.
     """
 
     kind: QueueKind
@@ -85,6 +86,7 @@ class Queue:
     ratios: tuple[int, ...] = ()
     name: str = ""
     trace_queue: OpenCLObject | None = None
+    records: bool = False
 
 
 @dataclass(frozen=True)

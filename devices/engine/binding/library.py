@@ -120,6 +120,7 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
         ctypes.c_int32,
         (_WORDS, ctypes.c_int64, ctypes.POINTER(Bindings), _POINTERS, *_TEXT),
     ),
+    "nns_program_record": (ctypes.c_int32, (Pointer, ctypes.c_int32, _WORDS, *_TEXT)),
     "nns_program_run": (ctypes.c_int32, (Pointer, ctypes.POINTER(Feeds), ctypes.POINTER(Trace), *_TEXT)),
     "nns_program_time": (
         ctypes.c_int32,

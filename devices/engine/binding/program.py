@@ -7,6 +7,7 @@ alive until it is closed.
 from __future__ import annotations
 
 import ctypes
+import logging
 import mmap
 import threading
 import weakref
@@ -35,10 +36,12 @@ from nnstretch.devices.engine.binding.image import (
     feed_sizes,
 )
 from nnstretch.devices.engine.binding.library import Engine, engine
-from nnstretch.errors import UsageError
+from nnstretch.errors import DeviceError, UsageError
 from nnstretch.support.closing import Closing
 
 HUGE_PAGE = 2 << 20
+
+log = logging.getLogger(__name__)
 
 _UNTRACED = (None,)
 """The argument of nns_program_run after the feeds, of a run without a trace."""
@@ -99,6 +102,9 @@ class Program(Closing):
         native: the engine; default: this machine's.
         keep: further objects that must outlive the program.
 
+    Attributes:
+        recorded: number of sub-graphs whose kernels are enqueued as one command by runs that are not traced.
+
     Raises:
         PackageError: the program is not valid; names the place and the reason.
         DeviceError: no memory, no threads on those cores, or OpenCL failed.
@@ -142,6 +148,7 @@ class Program(Closing):
         )
         self._run = self._engine.library.nns_program_run
         self._finalizer = weakref.finalize(self, self._running.close)
+        self.recorded = sum(_record(self._engine, handle, i, one) for i, one in enumerate(queues) if one.records)
 
     @property
     def busy(self) -> bool:
@@ -229,6 +236,16 @@ class Program(Closing):
         does nothing.
         """
         self._finalizer()
+
+
+def _record(native: Engine, handle: ctypes.c_void_p, number: int, queue: Queue) -> int:
+    """Records the kernels of a queue; returns the number of its recorded sub-graphs, 0 if that failed."""
+    count = ctypes.c_int64()
+    try:
+        native.checked(native.library.nns_program_record, handle, number, ctypes.byref(count))
+    except DeviceError as error:
+        log.warning("%s: kernels are enqueued one by one: %s", queue.name or f"queue {number}", error)
+    return count.value
 
 
 def _calls(steps: Sequence[Step], buffers: Sequence[Buffer], calls: Sequence[CallFunction]) -> Calls:

@@ -187,6 +187,14 @@ typedef struct {
 NNS_EXPORT int32_t nns_program_create(const int64_t *image, int64_t words, const nns_bindings *bindings,
                                       nns_program **program, char *error, int64_t error_size);
 
+/* Records the launches of each sub-graph of OpenCL queue `queue` as a command buffer (cl_khr_command_buffer), if they are
+ * several: runs without a trace then enqueue them as one command. `*count` receives the number of these sub-graphs. After
+ * a failure, as of a device without the extension, there is none, and the program runs as before. A run may need recorded
+ * launches again before the driver is ready, or fail to enqueue them: it enqueues them one by one then, or fails, after
+ * which they are recorded no longer. */
+NNS_EXPORT int32_t nns_program_record(nns_program *program, int32_t queue, int64_t *count, char *error,
+                                      int64_t error_size);
+
 /* Runs the program once. Refuses `feeds` with other numbers of inputs and outputs than the program has, or with
  * fewer bytes than its regions have; `trace` may be NULL. Concurrent calls for one program take turns. Runs of
  * different programs on the same cores interleave: a queue executes one sub-graph at a time, of any program that

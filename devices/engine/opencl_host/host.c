@@ -1,6 +1,7 @@
 #include "host.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -156,6 +157,18 @@ void nns_ocl_host_bind(const nns_ocl_host *host, nns_bindings *bindings, nns_reg
     bindings->n_launches = plan->n_launches;
     bindings->semaphores = host->semaphores;
     bindings->flags = host->flags;
+}
+
+void nns_ocl_host_record(const nns_ocl_host *host, nns_program *program) {
+    const char *wanted = getenv("NNSTRETCH_COMMAND_BUFFERS");
+    for (int64_t i = 0; wanted && !strcmp(wanted, "1") && i < host->plan->n_queues; i++) {
+        const nns_ocl_port *port = &host->ports[i];
+        char error[NNS_TEXT];
+        int64_t count = 0;
+        if (nns_program_record(program, port->plan->queue, &count, error, sizeof error))
+            fprintf(stderr, "nnstretch: OpenCL device %d (%s): kernels are enqueued one by one: %s\n",
+                    (int)port->device->index, port->device->name, error);
+    }
 }
 
 void nns_ocl_host_activate(const nns_ocl_host *host) {

@@ -110,6 +110,11 @@ void nns_ocl_host_free(nns_ocl_host *host);
  * a place for every queue of the program. */
 void nns_ocl_host_bind(const nns_ocl_host *host, nns_bindings *bindings, nns_region *regions, void **queues);
 
+/* Records the launches of all queues as command buffers if the environment variable NNSTRETCH_COMMAND_BUFFERS is 1. Where a
+ * driver cannot do that, one line on the standard error says so, and launches are enqueued one by one. Without the variable
+ * nothing is recorded: whether that is faster is not known here. */
+void nns_ocl_host_record(const nns_ocl_host *host, nns_program *program);
+
 /* Before a run: binds the threads of drivers on CPU cores to the cores of this model. */
 void nns_ocl_host_activate(const nns_ocl_host *host);
 

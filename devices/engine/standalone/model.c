@@ -46,6 +46,7 @@ static int32_t make_program(nns_model *model, nns_report *report) {
     report->status =
         nns_program_create(image->image, image->words, &bindings, &model->program, report->text, sizeof report->text);
     free(regions);
+    if (!report->status && model->devices) nns_ocl_host_record(model->devices, model->program);
     return report->status;
 }
 

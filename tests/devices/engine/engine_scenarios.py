@@ -187,6 +187,14 @@ class Handle:
     int_ptr: int
 
 
+_COUNTS = {
+    "passed_semaphores": "a device waited at a semaphore",
+    "lent_launches": "the thread of a lent queue enqueued a kernel",
+    "enqueued_buffers": "a recorded sub-graph was enqueued as one command",
+    "refused_buffers": "a command buffer was still pending, and its kernels were enqueued one by one",
+}
+
+
 class Device:
     """OpenCL on threads (opencl_double.c), and what was made with it."""
 
@@ -203,7 +211,7 @@ class Device:
             function.restype, function.argtypes = pointer, types
         for name in ("memory", "kernel", "queue"):
             getattr(self._library, f"double_free_{name}").argtypes = (pointer,)
-        for name in ("misuses", "live_events", "passed_semaphores", "lent_launches"):
+        for name in ("misuses", "live_events", "live_buffers", *_COUNTS):
             getattr(self._library, f"double_{name}").restype = number
         self._made: list[tuple[str, Handle]] = []
 
@@ -225,15 +233,9 @@ class Device:
         numbers = np.array(waits, np.int32)
         return KernelLaunch(self._make("semaphore", flags.ctypes.data, numbers.ctypes.data, numbers.size), (1,))
 
-    @property
-    def passed_semaphores(self) -> int:
-        """Semaphores that have opened."""
-        return int(self._library.double_passed_semaphores())
-
-    @property
-    def lent_launches(self) -> int:
-        """Kernels that the thread of a lent queue has enqueued."""
-        return int(self._library.double_lent_launches())
+    def count(self, what: str) -> int:
+        """Semaphores that have opened, and what else `_COUNTS` names."""
+        return int(getattr(self._library, f"double_{what}")())
 
     def command_queue(self, seed: int) -> Handle:
         """A queue, with delays drawn from `seed`."""
@@ -243,6 +245,10 @@ class Device:
         """Nobody touched what was not theirs, and no event is left."""
         assert not self._library.double_misuses(), "a command touched memory that its side did not own"
         assert not self._library.double_live_events(), "events are left"
+        until_released = time.monotonic() + 10  # by queues, a moment after their commands are done
+        while self._library.double_live_buffers() and time.monotonic() < until_released:
+            time.sleep(1e-3)
+        assert not self._library.double_live_buffers(), "command buffers are left"
 
     def forget(self) -> None:
         """Frees all that was made; command_queues first, which are at rest then."""
@@ -318,7 +324,7 @@ class RandomDag:
 
     def _queue(self, kind: QueueKind) -> Queue:
         if kind is QueueKind.OPENCL:
-            return Queue(kind, command_queue=self._device.command_queue(self._seed))
+            return Queue(kind, command_queue=self._device.command_queue(self._seed), records=self._rng.random() < 0.5)
         return Queue(kind, self._rng.choice(((), (0,), (0, 0), (0, 0, 0))) if kind is QueueKind.HOST else ())
 
     def _row(self, expected: np.ndarray, maker: int, queue: int | None = None) -> int:
@@ -406,8 +412,8 @@ def queues(engine: Engine, examples: int, library: str) -> None:
             RandomDag(engine, device, seed, gated=True).run(10)
             device.check()
             device.forget()
-    assert device.passed_semaphores, "no device has waited at a semaphore"
-    assert device.lent_launches, "no queue was lent"
+    for what, meaning in _COUNTS.items():
+        assert device.count(what), f"never happened: {meaning}"
 
 
 def random_list(engine: Engine, seed: int) -> Iterator[None]:

@@ -151,6 +151,8 @@ def test_every_call_of_every_function_may_fail(opencl: OpenCL, faults: Faults, s
                     assert str(error).startswith(f"{error.processor} failed at step {step}: ")
                 assert (faults.live_events, faults.mapped) == (0, 4 * (sharing is Sharing.MAPPED))
                 struck, number = faults.clear(), number + 1
+                if function == "clGetEventInfo" and number == 100:
+                    break  # how often it is called depends on how long the device takes
                 assert number < 100, f"{function} is called without end"
             checked.run()
     used = {LAST[sharing]} | ({"clEnqueueUnmapMemObject"} if sharing is Sharing.MAPPED else set())

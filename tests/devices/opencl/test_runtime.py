@@ -144,6 +144,19 @@ def test_a_device_whose_semaphores_hang_is_used_without_them(monkeypatch: pytest
     device = drivers.probe_device.__wrapped__(0)
     assert device.usable
     assert not device.atomics
+    assert device.command_buffers == ""
+
+
+def test_a_device_whose_command_buffers_crash_is_used_without_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
+    begin = "say({'why_not': '', 'command_times': True}); say({'semaphores': True}); "
+    monkeypatch.setattr(verdicts, "WORKER", worker_that(begin + "os.abort()"))
+    device = drivers.probe_device.__wrapped__(0)
+    assert device.usable
+    assert device.atomics == drivers.device_info(0).atomics
+    assert device.command_buffers == ""
 
 
 def test_verdicts_are_kept_and_failures_are_tested_again_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -152,14 +165,13 @@ def test_verdicts_are_kept_and_failures_are_tested_again_later(monkeypatch: pyte
     monkeypatch.setattr(verdicts, "WORKER", worker_that("say({'why_not': 'bad'})"))
     failed = verdicts.judge(info)
     assert failed.why_not
-    monkeypatch.setattr(
-        verdicts, "WORKER", worker_that("say({'why_not': '', 'command_times': True}); say({'semaphores': True})")
-    )
+    answers = {"why_not": "", "command_times": True}, {"semaphores": True}, {"command_buffers": "faster"}
+    monkeypatch.setattr(verdicts, "WORKER", worker_that("; ".join(f"say({answer})" for answer in answers)))
     assert verdicts.judge(info) == failed
     (path,) = (one for one in (tmp_path / "opencl").glob("*.json") if not one.name.startswith("drivers-"))
     os.utime(path, (0, 0))
     works = verdicts.judge(info)
-    assert works == verdicts.Verdict("", command_times=True, semaphores=True)
+    assert works == verdicts.Verdict("", command_times=True, semaphores=True, command_buffers="faster")
     os.utime(path, (0, 0))
     monkeypatch.setattr(verdicts, "WORKER", worker_that("os.abort()"))
     assert verdicts.judge(info) == works
@@ -206,6 +218,40 @@ def test_copied_memory(driver_allocates: bool, monkeypatch: pytest.MonkeyPatch) 
         assert (found == 7).all()
 
 
+@pytest.mark.parametrize("how", ["one address", "another address each time", "not at all"])
+def test_gpus_share_memory_that_the_driver_allocates(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers of GPUs may copy memory of the host. Memory that moves cannot be a region of the engine."""
+    import pyopencl as cl
+
+    gpu = replace(drivers.device_info(0), on_cpu=False, fine_grained=False)
+    runtime = OpenCLRuntime(spec(), info=gpu)
+    if how == "not at all":
+
+        def refuse(*_args: object) -> None:
+            raise cl.MemoryError("none")
+
+        monkeypatch.setattr(cl, "enqueue_map_buffer", refuse)
+    elif how == "another address each time":
+        addresses = iter((4096, 8192) * 2)
+        monkeypatch.setattr(runtime, "_mapped_at", lambda _buffer: next(addresses))
+    memories = runtime.shared([4096, 100])
+    monkeypatch.undo()
+    wanted = cl.mem_flags.ALLOC_HOST_PTR if how == "one address" else cl.mem_flags.USE_HOST_PTR
+    for memory, size in zip(memories, (4096, 100), strict=True):
+        assert (memory.sharing, memory.host.shape) == (Sharing.MAPPED, (size,))
+        assert memory.buffer.flags & (cl.mem_flags.ALLOC_HOST_PTR | cl.mem_flags.USE_HOST_PTR) == wanted
+        assert not memory.host.any()
+        host, _ = cl.enqueue_map_buffer(
+            runtime.queue, memory.buffer, cl.map_flags.WRITE, 0, (size,), np.dtype(np.uint8)
+        )
+        assert host.ctypes.data == memory.host.ctypes.data
+        memory.host[:] = 7
+        host.base.release(runtime.queue)
+        found = np.zeros(size, np.uint8)
+        cl.enqueue_copy(runtime.queue, found, memory.buffer)
+        assert (found == 7).all()
+
+
 def test_threads_of_drivers_that_create_them_later_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "POCL", "another driver")
     monkeypatch.setattr(drivers, "_DRIVERS", drivers._Drivers())
@@ -246,6 +292,21 @@ def test_a_build_failure_is_one_line_with_the_first_error() -> None:
     with pytest.raises(BuildError, match=r"^OpenCL source bad\.cl .*undefined_name") as caught:
         runtime.program("bad.cl", DEFINES)
     assert "\n" not in str(caught.value)
+
+
+def test_a_build_failure_without_a_log_is_the_drivers_error(
+    runtime: OpenCLRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyopencl as cl
+
+    def fail(*_arguments: object) -> None:
+        raise cl.RuntimeError(
+            "clBuildProgram failed: OUT_OF_RESOURCES\n\nBuild on a device:\n\n<error retrieving log>\n"
+        )
+
+    monkeypatch.setattr(drivers, "build", fail)
+    with pytest.raises(BuildError, match=r"does not compile on .+: clBuildProgram failed: OUT_OF_RESOURCES$"):
+        runtime._build("pool.cl", kernel_source("pool.cl"), [])
 
 
 @pytest.mark.parametrize("path", kernel_files().values(), ids=lambda path: path.stem)

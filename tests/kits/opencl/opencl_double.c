@@ -1,6 +1,7 @@
 /* The few functions of OpenCL that the engine uses, on queues that are threads: what a sanitizer can look into, which a
- * driver that translates kernels at run time is not. Kernels are additions and semaphores. Commands begin after random delays, and the
- * device notes when one touches memory that is not its own.
+ * driver that translates kernels at run time is not. Kernels are additions and semaphores. Commands begin after random delays,
+ * and the device notes when one touches memory that is not its own. Command buffers are pending for a moment after their event
+ * is complete, as those of some drivers are. A file that includes this one and has devices of its own defines DOUBLE_HAS_NO_DEVICE.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,7 +12,8 @@
 #include <unistd.h>
 
 enum { CL_COMPLETE = 0, CL_QUEUED = 3, CL_PROFILING_INFO_NOT_AVAILABLE = -7 };
-enum { ADD, COPY, MAP, UNMAP };
+enum { CL_DEVICE_EXTENSIONS = 0x1030, CL_DEVICE_PLATFORM = 0x1031, CL_QUEUE_DEVICE = 0x1091, CL_INVALID_OPERATION = -59 };
+enum { ADD, COPY, MAP, UNMAP, RECORDED };
 enum { COPIED, MAPPED };
 enum { FAILED = 2 };
 
@@ -33,9 +35,20 @@ typedef struct {
     _Atomic int32_t status, references;
 } event;
 
+enum { MOST_RECORDED = 64, STILL_PENDING_US = 500 };
+
+typedef struct {
+    const kernel *kernels[MOST_RECORDED];
+    uint32_t count;
+    int finalized;
+    _Atomic int32_t pending, references;
+    struct queue *to;
+} command_buffer;
+
 typedef struct command {
     int kind;
     const kernel *kernel;
+    command_buffer *buffer;
     memory *memory;
     float *to;
     const float *from;
@@ -43,7 +56,7 @@ typedef struct command {
     struct command *next;
 } command;
 
-typedef struct {
+typedef struct queue {
     pthread_t thread;
     command *first, *last;
     int64_t waiting; /* commands that are not done */
@@ -55,10 +68,17 @@ typedef struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static _Atomic int64_t misuses, live_events, passed_semaphores, lent_launches;
+static _Atomic int64_t live_buffers, enqueued_buffers, refused_buffers;
 
 /* How often a command touched memory that its side did not own. */
 int64_t double_misuses(void) { return atomic_load(&misuses); }
 int64_t double_live_events(void) { return atomic_load(&live_events); }
+int64_t double_live_buffers(void) { return atomic_load(&live_buffers); }
+
+/* Command buffers that were enqueued, and those that were refused because they were pending. */
+int64_t double_enqueued_buffers(void) { return atomic_load(&enqueued_buffers); }
+int64_t double_refused_buffers(void) { return atomic_load(&refused_buffers); }
+
 int64_t double_passed_semaphores(void) { return atomic_load(&passed_semaphores); }
 
 /* Kernels that the thread of a lent queue has enqueued. */
@@ -123,7 +143,10 @@ static void pass(queue *mine, const kernel *semaphore) {
 
 static void execute(queue *mine, const command *todo) {
     const int computes = todo->kind == ADD || todo->kind == COPY;
-    if (todo->kind == ADD && todo->kernel->flags) {
+    if (todo->kind == RECORDED) {
+        for (uint32_t i = 0; i < todo->buffer->count; i++)
+            execute(mine, &(command){.kind = ADD, .kernel = todo->buffer->kernels[i]});
+    } else if (todo->kind == ADD && todo->kernel->flags) {
         pass(mine, todo->kernel);
     } else if (computes && mine->failed) {
         return;
@@ -146,6 +169,12 @@ static void delay(queue *mine) {
     if (mine->lot >> 30 == 0) usleep(mine->lot >> 16 & 127);
 }
 
+static void release_buffer(command_buffer *one) {
+    if (atomic_fetch_sub(&one->references, 1) > 1) return;
+    free(one);
+    atomic_fetch_sub(&live_buffers, 1);
+}
+
 static void *work(void *argument) {
     queue *mine = argument;
     pthread_mutex_lock(&lock);
@@ -153,6 +182,7 @@ static void *work(void *argument) {
         while (!mine->first && !mine->stop) pthread_cond_wait(&changed, &lock);
         if (!mine->first) break;
         command *todo = mine->first;
+        command_buffer *buffer = todo->buffer;
         pthread_mutex_unlock(&lock);
         delay(mine);
         execute(mine, todo);
@@ -165,6 +195,13 @@ static void *work(void *argument) {
         release(todo->event);
         free(todo);
         pthread_cond_broadcast(&changed);
+        if (!buffer) continue;
+        pthread_mutex_unlock(&lock);
+        delay(mine);
+        if (mine->lot >> 16 & 1) usleep(STILL_PENDING_US);
+        atomic_fetch_sub(&buffer->pending, 1);
+        release_buffer(buffer);
+        pthread_mutex_lock(&lock);
     }
     pthread_mutex_unlock(&lock);
     return NULL;
@@ -235,6 +272,87 @@ int32_t clEnqueueNDRangeKernel(queue *to, const kernel *k, uint32_t dimensions, 
     count_launch();
     return enqueue(to, (command){.kind = ADD, .kernel = k}, 0, out);
 }
+
+/* ---- command buffers -------------------------------------------------------------------------------------- */
+
+static command_buffer *create_buffer(uint32_t n, queue *const *queues, const uint64_t *properties, int32_t *error) {
+    check(n == 1 && !properties);
+    command_buffer *made = calloc(1, sizeof *made);
+    made->to = queues[0];
+    made->references = 1;
+    atomic_fetch_add(&live_buffers, 1);
+    *error = 0;
+    return made;
+}
+
+static int32_t record_kernel(command_buffer *into, queue *to, const uint64_t *properties, const kernel *k, uint32_t dimensions,
+                             const size_t *offset, const size_t *global, const size_t *local, uint32_t n, const uint32_t *waits,
+                             uint32_t *point, void **handle) {
+    (void)properties, (void)dimensions, (void)offset, (void)global, (void)local;
+    check(!to && !handle && !into->finalized && n == (into->count > 0) && (!n || waits[0] == into->count));
+    if (into->count == MOST_RECORDED) return -5;
+    into->kernels[into->count++] = k;
+    *point = into->count;
+    return 0;
+}
+
+static int32_t finalize_buffer(command_buffer *one) {
+    check(!one->finalized);
+    one->finalized = 1;
+    return 0;
+}
+
+static int32_t enqueue_buffer(uint32_t n_queues, queue *const *queues, command_buffer *one, uint32_t n, const void *waits,
+                              event **out) {
+    (void)queues, (void)n, (void)waits;
+    check(!n_queues && one->finalized);
+    if (atomic_load(&one->pending)) atomic_fetch_add(&refused_buffers, 1);
+    if (atomic_load(&one->pending)) return CL_INVALID_OPERATION;
+    count_launch();
+    atomic_fetch_add(&enqueued_buffers, 1);
+    atomic_fetch_add(&one->pending, 1);
+    atomic_fetch_add(&one->references, 1);
+    return enqueue(one->to, (command){.kind = RECORDED, .buffer = one}, 0, out);
+}
+
+static int32_t release_by_host(command_buffer *one) {
+    release_buffer(one);
+    return 0;
+}
+
+void *clGetExtensionFunctionAddressForPlatform(void *platform, const char *name) {
+    static const struct {
+        const char *name;
+        void *function;
+    } functions[] = {
+        {"clCreateCommandBufferKHR", (void *)create_buffer},   {"clCommandNDRangeKernelKHR", (void *)record_kernel},
+        {"clFinalizeCommandBufferKHR", (void *)finalize_buffer}, {"clEnqueueCommandBufferKHR", (void *)enqueue_buffer},
+        {"clReleaseCommandBufferKHR", (void *)release_by_host},
+    };
+    (void)platform;
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+        if (!strcmp(functions[i].name, name)) return functions[i].function;
+    return NULL;
+}
+
+int32_t clGetCommandQueueInfo(queue *of, uint32_t name, size_t size, void *value, size_t *size_out) {
+    (void)name, (void)size_out;
+    check(name == CL_QUEUE_DEVICE && size == sizeof of);
+    memcpy(value, &of, sizeof of);
+    return 0;
+}
+
+#ifndef DOUBLE_HAS_NO_DEVICE
+int32_t clGetDeviceInfo(void *device, uint32_t name, size_t size, void *value, size_t *size_out) {
+    (void)size_out;
+    static const char extensions[] = "cl_khr_icd cl_khr_command_buffer";
+    if (name == CL_DEVICE_EXTENSIONS) memcpy(value, extensions, size < sizeof extensions ? size : sizeof extensions);
+    else memcpy(value, &device, size);
+    return 0;
+}
+#endif
+
+/* ---- memory ----------------------------------------------------------------------------------------------- */
 
 void *clEnqueueMapBuffer(queue *to, memory *what, uint32_t blocking, uint64_t flags, size_t offset, size_t size,
                          uint32_t n, const void *waits, event **out, int32_t *error) {

@@ -73,7 +73,7 @@ int64_t faults_live_events(void) {
     return count;
 }
 
-/* Contexts, queues, programs, kernels and memory that were made and not released. */
+/* Contexts, queues, programs, kernels, memory and command buffers that were made and not released. */
 int64_t faults_live_objects(void) {
     pthread_mutex_lock(&lock);
     const int64_t count = objects;
@@ -270,8 +270,6 @@ PLAIN(clGetPlatformInfo, (void *platform, uint32_t name, size_t size, void *valu
       (platform, name, size, value_out, size_out))
 PLAIN(clGetDeviceIDs, (void *platform, uint64_t type, uint32_t most, void **devices, uint32_t *count),
       (platform, type, most, devices, count))
-PLAIN(clGetDeviceInfo, (void *device, uint32_t name, size_t size, void *value_out, size_t *size_out),
-      (device, name, size, value_out, size_out))
 PLAIN(clGetProgramInfo, (void *program, uint32_t name, size_t size, void *value_out, size_t *size_out),
       (program, name, size, value_out, size_out))
 PLAIN(clGetProgramBuildInfo,
@@ -296,6 +294,10 @@ void clSVMFree(void *context, void *memory) {
     count_released();
     ((void (*)(void *, void *))real("clSVMFree"))(context, memory);
 }
+PLAIN(clGetDeviceInfo, (void *device, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (device, name, size, value_out, size_out))
+PLAIN(clGetCommandQueueInfo, (void *queue, uint32_t name, size_t size, void *value_out, size_t *size_out),
+      (queue, name, size, value_out, size_out))
 #endif
 
 int32_t clEnqueueUnmapMemObject(void *queue, void *memory, void *host, uint32_t n, void *const *waits, void **event) {

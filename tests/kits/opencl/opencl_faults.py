@@ -35,7 +35,7 @@ def library() -> Path:
 
 
 def host_library() -> Path:
-    """The loader with the functions that make and release objects, for the C host of OpenCL."""
+    """The loader with the functions that make and release objects, for the C host of OpenCL, and those of command buffers."""
     source = Path(__file__).with_name("opencl_host_faults.c")
     return c_library(source, includes=(Path(__file__).with_suffix(".c"),))
 
@@ -81,7 +81,7 @@ class Faults:
 
     @property
     def live_objects(self) -> int:
-        """Contexts, queues, programs, kernels and memory that were made through the loader and not released."""
+        """Contexts, queues, programs, kernels, memory and command buffers that were made through the loader, not released."""
         return int(self._library.faults_live_objects())
 
     @property

@@ -1,12 +1,13 @@
 /* A driver of OpenCL for the C host: opencl_double.c with devices, memory, programs and kernels, which sanitizers can look into.
  *
  * A kernel reads a number of each of its buffers and writes one to the last. The environment says what the device is: STUB_SHARING
- * is copied, mapped or coherent; STUB_TYPE is cpu or gpu; STUB_PLATFORM is a name. When the process ends normally, it ends with status 66 if
+ * is copied, mapped or coherent; STUB_TYPE is cpu or gpu; STUB_PLATFORM is a name, STUB_EXTENSIONS a list of them. When the process ends normally, it ends with status 66 if
  * memory was touched out of turn, and with 67 if objects were not released.
  *
  * A file that includes this one may define STUB_FAILS(name), whether a call of a function fails, and STUB_REPORTS as 0, so that the
  * process ends as it would without the stub.
  */
+#define DOUBLE_HAS_NO_DEVICE
 #include "opencl_double.c"
 
 #include <ctype.h>
@@ -52,9 +53,9 @@ __attribute__((destructor)) static void report(void) {
     if (!STUB_REPORTS) return;
     if (double_misuses()) fprintf(stderr, "%ld commands touched memory out of turn\n", (long)double_misuses());
     if (double_misuses()) _exit(66);
-    if (atomic_load(&objects) || double_live_events())
-        fprintf(stderr, "%ld objects and %ld events are left\n", (long)atomic_load(&objects), (long)double_live_events());
-    if (atomic_load(&objects) || double_live_events()) _exit(67);
+    const int64_t events = double_live_events(), made = atomic_load(&objects) + double_live_buffers();
+    if (made || events) fprintf(stderr, "%ld objects and %ld events are left\n", (long)made, (long)events);
+    if (made || events) _exit(67);
 }
 
 static const char *setting(const char *name, const char *usual) { return getenv(name) ? getenv(name) : usual; }
@@ -105,6 +106,8 @@ int32_t clGetDeviceInfo(void *of, uint32_t name, size_t size, void *value, size_
     case 0x1002: return answer(&units, sizeof units, size, value, size_out);
     case 0x1035: return answer(&unified, sizeof unified, size, value, size_out);
     case 0x1053: return answer(&svm, sizeof svm, size, value, size_out);
+    case CL_DEVICE_EXTENSIONS: return answer_text(setting("STUB_EXTENSIONS", "  stub  "), size, value, size_out);
+    case CL_DEVICE_PLATFORM: return answer(&(void *){&platform}, sizeof(void *), size, value, size_out);
     default: return answer_text("  stub  ", size, value, size_out);
     }
 }

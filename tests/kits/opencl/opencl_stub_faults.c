@@ -48,7 +48,9 @@ int64_t stub_clear(void) {
 }
 
 /* Objects and events that are not released, and accesses to memory out of turn. */
-int64_t stub_left(void) { return atomic_load(&objects) + double_live_events() + double_misuses(); }
+int64_t stub_left(void) {
+    return atomic_load(&objects) + double_live_buffers() + double_live_events() + double_misuses();
+}
 
 int32_t clFinish(queue *to) { return STUB_FAILS("clFinish") ? OUT_OF_RESOURCES : double_finish(to); }
 

@@ -277,6 +277,17 @@ def test_every_way_of_sharing_memory(two_devices: Case, case: Case, stub: Path, 
         assert len(answers) == 1
 
 
+def test_kernels_are_recorded_where_the_driver_can_do_that(two_devices: Case, stub: Path, tmp_path: Path) -> None:
+    """Outputs stay the same, and nothing is left; a driver without the extension is named once per device."""
+    wanted, _ = stubbed(two_devices, stub, tmp_path)
+    for extensions, notes in (("cl_khr_icd cl_khr_command_buffer", 0), ("cl_khr_command_buffer_multi_device", 2)):
+        settings = {"STUB_EXTENSIONS": extensions, "NNSTRETCH_COMMAND_BUFFERS": "1"}
+        for sharing in ("copied", "mapped", "coherent"):
+            found, said = stubbed(two_devices, stub, tmp_path, STUB_SHARING=sharing, **settings)
+            assert found == wanted
+            assert said.count("kernels are enqueued one by one: the device has no cl_khr_command_buffer") == notes
+
+
 def test_built_programs_are_kept(case: Case, stub: Path, tmp_path: Path) -> None:
     folder = tmp_path / "kernels"
 

@@ -12,7 +12,13 @@ from nnstretch.errors import FileError, UsageError
 from nnstretch.graph.layer import TensorType
 from nnstretch.scheduler.costmodel.workload import transfer_bytes, transfer_workload
 from nnstretch.support import settings
-from nnstretch.support.settings import core_speeds, remove_stale, transfer_delay_us, write_text
+from nnstretch.support.settings import (
+    command_buffers_setting,
+    core_speeds,
+    remove_stale,
+    transfer_delay_us,
+    write_text,
+)
 
 WHERE = "from nnstretch.support.settings import cache_dir; print(cache_dir('engine')); print(cache_dir())"
 
@@ -39,6 +45,19 @@ def test_delays_that_are_none_are_refused(text: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("NNSTRETCH_TRANSFER_DELAY_US", text)
     with pytest.raises(UsageError, match="NNSTRETCH_TRANSFER_DELAY_US"):
         transfer_delay_us()
+
+
+@pytest.mark.parametrize(("text", "found"), [("", None), ("0", False), ("1", True)])
+def test_command_buffers(text: str, found: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNSTRETCH_COMMAND_BUFFERS", text)
+    assert command_buffers_setting() is found
+
+
+@pytest.mark.parametrize("text", ["2", "yes", " 1"])
+def test_command_buffers_otherwise_are_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNSTRETCH_COMMAND_BUFFERS", text)
+    with pytest.raises(UsageError, match=f"NNSTRETCH_COMMAND_BUFFERS={text}: give 1"):
+        command_buffers_setting()
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,9 @@ def test_channels_that_do_not_fill_blocks(seed: int) -> None:
 
 @pytest.mark.opencl
 @pytest.mark.parametrize("seed", range(8))
-def test_cpu_and_opencl_queues(seed: int) -> None:
+def test_cpu_and_opencl_queues(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are recorded as command buffers, or not."""
+    monkeypatch.setenv("NNSTRETCH_COMMAND_BUFFERS", str(seed % 2))
     check(RandomNetwork(100 + seed, processors=2, nodes=10 + seed), CPU_AND_OPENCL, runs=20)
 
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "run/command_buffers.h"
 #include "run/run.h"
 
 _Atomic int64_t nns_working, nns_gated;
@@ -15,6 +16,7 @@ static void free_program(nns_program *program) {
     for (int64_t i = 0; program->queues && i < program->n_queues; i++) {
         free(program->queues[i].cores);
         free(program->queues[i].subgraphs);
+        free(program->queues[i].command_buffers); /* in the child of a fork, where no driver works; else they are released */
     }
     for (int64_t i = 0; program->steps && i < program->n_steps; i++) free(program->steps[i].parameters);
     for (int64_t i = 0; program->subgraphs && i < program->n_subgraphs; i++) free(program->subgraphs[i].touched);
@@ -65,6 +67,24 @@ void nns_program_destroy(nns_program *program) {
     if (!program) return;
     nns_executor_stop(program);
     free_program(program);
+}
+
+static int32_t record(nns_program *program, int32_t queue, int64_t *count, nns_report *report) {
+    if (!nns_is_ours(program))
+        return nns_fail(report, NNS_EINVALID, "the program was made before a fork; make it again in this process");
+    if (queue < 0 || queue >= program->n_queues || program->queues[queue].kind != NNS_QUEUE_OPENCL)
+        return nns_fail(report, NNS_EINVALID, "queue %d of the program is no OpenCL queue", (int)queue);
+    nns_turn_lock(&program->turn);
+    nns_command_buffers_record(program, queue, count, report);
+    nns_turn_unlock(&program->turn);
+    return report->status;
+}
+
+int32_t nns_program_record(nns_program *program, int32_t queue, int64_t *count, char *error, int64_t error_size) {
+    nns_report report = {0};
+    *count = 0;
+    record(program, queue, count, &report);
+    return nns_answer(&report, error, error_size);
 }
 
 /* ---- failures -------------------------------------------------------------------------------------------- */

@@ -11,6 +11,9 @@
 #include "threads/pool.h"
 #include "status.h"
 
+/* Functions of cl_khr_command_buffer: run/command_buffers.c. */
+typedef struct nns_command_buffers nns_command_buffers;
+
 typedef struct {
     int32_t kind;
     int32_t n_cores;
@@ -21,6 +24,7 @@ typedef struct {
     void *trace_queue;   /* of traced runs, which may be the same */
     int64_t *subgraphs; /* of this queue, in order */
     int64_t n_subgraphs;
+    nns_command_buffers *command_buffers; /* of OpenCL queues with recorded sub-graphs, else NULL */
 } nns_queue;
 
 typedef struct {
@@ -57,6 +61,7 @@ typedef struct {
     const int64_t *waits, *acquires, *releases;
     int64_t *touched; /* MAPPED regions acquired or released, each once, none empty */
     nns_launch semaphore;  /* without kernel if there is none */
+    void *recorded;        /* cl_command_buffer_khr of its launches; or NULL */
 } nns_subgraph;
 
 /* An operand that each run sets: operand `slot` of a step lies at `offset` in input or output `index`. */

@@ -181,8 +181,7 @@ static void enqueue_subgraph(nns_executor *executor, int64_t index, bool gated) 
     int64_t *times = executor->trace ? executor->trace->steps : NULL;
     int64_t step = 0;
     nns_jitter();
-    const nns_subgraph *subgraph = &executor->program->subgraphs[index];
-    if (nns_opencl_enqueue(executor->program, subgraph, gated, &mark->event, executor->step_events, times, &step,
+    if (nns_opencl_enqueue(executor->program, index, gated, &mark->event, executor->step_events, times, &step,
                            &report)) {
         nns_run_fail(executor, &report, step);
         return;

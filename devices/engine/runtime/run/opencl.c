@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "command_buffers.h"
 #include "threads/threads.h"
 
 /* Names, types and numbers as the OpenCL 1.2 specification has them; handles are opaque pointers. */
@@ -54,6 +55,7 @@ static const struct {
 
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool loaded;
+static void *loaded_library; /* written before `loaded` */
 
 static int32_t load(const char *path, nns_report *report) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -66,6 +68,7 @@ static int32_t load(const char *path, nns_report *report) {
         return nns_fail(report, NNS_EOPENCL, "%s has no function %s", path, functions[i].name);
     }
     for (int64_t i = 0; i < NNS_ARRAY_LENGTH(functions); i++) memcpy(functions[i].slot, &found[i], sizeof found[i]);
+    loaded_library = library;
     atomic_store(&loaded, true);
     return NNS_OK;
 }
@@ -81,6 +84,8 @@ int32_t nns_opencl_load(const char *path, char *error, int64_t error_size) {
 void nns_opencl_unlock_loading(void) { load_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
 
 bool nns_opencl_loaded(void) { return atomic_load(&loaded); }
+
+void *nns_opencl_function(const char *name) { return nns_opencl_loaded() ? dlsym(loaded_library, name) : NULL; }
 
 /* Explains the errors that a valid program can cause. */
 static const char *meaning(cl_int code) {
@@ -102,7 +107,7 @@ static const char *meaning(cl_int code) {
     return "";
 }
 
-static int32_t checked(cl_int code, const char *function, nns_report *report) {
+int32_t nns_opencl_check(int32_t code, const char *function, nns_report *report) {
     if (!code) return NNS_OK;
     return nns_fail(report, NNS_EOPENCL, "%s failed with OpenCL error %d%s", function, (int)code, meaning(code));
 }
@@ -111,7 +116,7 @@ int32_t nns_opencl_map(nns_area *area, void *command_queue, bool wait, void **ev
     cl_int code = 0;
     void *host = cl.EnqueueMapBuffer(command_queue, area->mem, wait, CL_MAP_READ_WRITE, 0, (size_t)area->bytes, 0, NULL,
                                      event, &code);
-    if (code) return checked(code, "clEnqueueMapBuffer", report);
+    if (code) return nns_opencl_check(code, "clEnqueueMapBuffer", report);
     area->mapped = true;
     if (host == area->host) return NNS_OK;
     area->host = host; /* what unmapping needs; the program is refused */
@@ -121,7 +126,7 @@ int32_t nns_opencl_map(nns_area *area, void *command_queue, bool wait, void **ev
 int32_t nns_opencl_unmap(nns_area *area, void *command_queue, nns_report *report) {
     const cl_int code = cl.EnqueueUnmapMemObject(command_queue, area->mem, area->host, 0, NULL, NULL);
     if (!code) area->mapped = false;
-    return checked(code, "clEnqueueUnmapMemObject", report);
+    return nns_opencl_check(code, "clEnqueueUnmapMemObject", report);
 }
 
 static bool is_copied(const nns_area *area) { return area->sharing == NNS_SHARING_COPIED && area->bytes; }
@@ -140,7 +145,7 @@ static int32_t before_kernels(nns_program *program, const nns_subgraph *subgraph
         if (!is_copied(area)) continue;
         const cl_int code =
             cl.EnqueueWriteBuffer(command_queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, NULL);
-        TRY(checked(code, "clEnqueueWriteBuffer", report));
+        TRY(nns_opencl_check(code, "clEnqueueWriteBuffer", report));
     }
     return NNS_OK;
 }
@@ -160,7 +165,7 @@ static int32_t after_kernels(nns_program *program, const nns_subgraph *subgraph,
         void *event = NULL;
         const cl_int code =
             cl.EnqueueReadBuffer(command_queue, area->mem, false, 0, (size_t)area->bytes, area->host, 0, NULL, &event);
-        TRY(checked(code, "clEnqueueReadBuffer", report));
+        TRY(nns_opencl_check(code, "clEnqueueReadBuffer", report));
         replace(last, event);
     }
     for (int64_t i = 0; i < subgraph->n_touched; i++) {
@@ -177,7 +182,7 @@ static int32_t launch(const nns_launch *launch, void *command_queue, void **even
     const bool chosen = launch->local[0] || launch->local[1] || launch->local[2];
     const cl_int code = cl.EnqueueNDRangeKernel(command_queue, launch->kernel, (cl_uint)launch->dimensions, NULL,
                                                 launch->global, chosen ? launch->local : NULL, 0, NULL, event);
-    return checked(code, "clEnqueueNDRangeKernel", report);
+    return nns_opencl_check(code, "clEnqueueNDRangeKernel", report);
 }
 
 /* Whether a command follows the kernels of a sub-graph. */
@@ -188,26 +193,38 @@ static bool returns_memory(const nns_program *program, const nns_subgraph *subgr
     return false;
 }
 
-int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, bool gated, void **last,
+/* Enqueues the launches of a sub-graph one by one. `last`, if not NULL, receives the event of the last one. With `times`,
+ * each gets an event in `step_events`. */
+static int32_t launch_each(const nns_program *program, const nns_subgraph *subgraph, void *command_queue, void **last,
                            void **step_events, int64_t *times, int64_t *at, nns_report *report) {
-    const nns_queue *queue = &program->queues[subgraph->queue];
-    void *command_queue = times ? queue->trace_queue : queue->command_queue;
-    const bool more = returns_memory(program, subgraph);
-    *at = subgraph->first;
-    if (gated) TRY(launch(&subgraph->semaphore, command_queue, NULL, report));
-    TRY(before_kernels(program, subgraph, command_queue, report));
     for (int64_t s = subgraph->first; s < subgraph->end; s++) {
         *at = s;
-        void **event = times ? &step_events[s] : s + 1 == subgraph->end && !more ? last : NULL;
+        void **event = times ? &step_events[s] : s + 1 == subgraph->end ? last : NULL;
         if (times) times[2 * s] = nns_now();
         const int32_t status = launch(&program->steps[s].launch, command_queue, event, report);
         if (times) times[2 * s + 1] = nns_now();
         if (status) return status;
     }
+    return NNS_OK;
+}
+
+int32_t nns_opencl_enqueue(nns_program *program, int64_t index, bool gated, void **last, void **step_events,
+                           int64_t *times, int64_t *at, nns_report *report) {
+    const nns_subgraph *subgraph = &program->subgraphs[index];
+    const nns_queue *queue = &program->queues[subgraph->queue];
+    void *command_queue = times ? queue->trace_queue : queue->command_queue;
+    const bool more = returns_memory(program, subgraph);
+    void **event = more ? NULL : last;
+    bool taken = false;
+    *at = subgraph->first;
+    if (gated) TRY(launch(&subgraph->semaphore, command_queue, NULL, report));
+    TRY(before_kernels(program, subgraph, command_queue, report));
+    if (subgraph->recorded && !times) TRY(nns_command_buffer_enqueue(program, index, event, &taken, report));
+    if (!taken) TRY(launch_each(program, subgraph, command_queue, event, step_events, times, at, report));
     /* The last launch of a traced sub-graph has one event for both purposes; the step owns it. */
     if (more) TRY(after_kernels(program, subgraph, command_queue, last, report));
     else if (times) *last = step_events[subgraph->end - 1];
-    return checked(cl.Flush(command_queue), "clFlush", report);
+    return nns_opencl_check(cl.Flush(command_queue), "clFlush", report);
 }
 
 /* The execution status of an event's command, or -1 with a report if the command or the query failed. */
@@ -215,7 +232,7 @@ static cl_int status_of(void *event, nns_report *report) {
     cl_int state = 0;
     const cl_int code = cl.GetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
     if (!code && state >= 0) return state;
-    checked(code ? code : state, code ? "clGetEventInfo" : "a command in the queue", report);
+    nns_opencl_check(code ? code : state, code ? "clGetEventInfo" : "a command in the queue", report);
     return -1;
 }
 
@@ -229,11 +246,11 @@ int32_t nns_opencl_poll(void *event, nns_report *report) {
 int32_t nns_opencl_wait(void *event, nns_report *report) {
     const cl_int code = cl.WaitForEvents(1, &event);
     if (code && status_of(event, report) < 0) return report->status; /* the command's own error says more */
-    return checked(code, "clWaitForEvents", report);
+    return nns_opencl_check(code, "clWaitForEvents", report);
 }
 
 int32_t nns_opencl_finish(void *command_queue, nns_report *report) {
-    return checked(cl.Finish(command_queue), "clFinish", report);
+    return nns_opencl_check(cl.Finish(command_queue), "clFinish", report);
 }
 
 void nns_opencl_forget(void *event) { cl.ReleaseEvent(event); }

@@ -12,6 +12,10 @@
 #include "program/program.h"
 
 bool nns_opencl_loaded(void);
+/* A function of the loaded library; NULL if it has none of that name. */
+void *nns_opencl_function(const char *name);
+/* Reports an OpenCL error of a function unless `code` is 0. */
+int32_t nns_opencl_check(int32_t code, const char *function, nns_report *report);
 /* In the child of a fork: another thread of the parent may have held the lock of nns_opencl_load. */
 void nns_opencl_unlock_loading(void);
 
@@ -25,10 +29,10 @@ int32_t nns_opencl_unmap(nns_area *area, void *command_queue, nns_report *report
 
 /* Enqueues a sub-graph without blocking, behind its semaphore if `gated`, and flushes. `*last` receives the
  * event of the last command. With `times` (2 per step of the program) each launch gets an event in
- * `step_events`, and `times` receives the host's times before and after enqueueing it. `*at` receives the last
- * step that was tried. */
-int32_t nns_opencl_enqueue(nns_program *program, const nns_subgraph *subgraph, bool gated, void **last,
-                           void **step_events, int64_t *times, int64_t *at, nns_report *report);
+ * `step_events`, and `times` receives the host's times before and after enqueueing it; without, launches that are
+ * recorded are one command. `*at` receives the last step that was tried, the first one of a command buffer. */
+int32_t nns_opencl_enqueue(nns_program *program, int64_t index, bool gated, void **last, void **step_events,
+                           int64_t *times, int64_t *at, nns_report *report);
 
 /* Whether an event's command is complete: 1 or 0, or -1 with a report if it failed. After 1 the host sees what the
  * command wrote. */

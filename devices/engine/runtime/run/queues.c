@@ -1,6 +1,7 @@
 /* Starts and stops the queues: thread pools, threads, and mappings of shared memory. */
 #include <stdlib.h>
 
+#include "command_buffers.h"
 #include "opencl.h"
 #include "run.h"
 
@@ -223,6 +224,7 @@ void nns_executor_stop(nns_program *program) {
         pthread_join(executor->threads[i].thread, NULL);
     }
     if (alive) unmap_shared(program);
+    for (int32_t i = 0; alive && i < program->n_queues; i++) nns_command_buffers_release(program, i);
     for (int64_t i = 0; i < program->n_queues; i++)
         if (program->queues[i].pool) nns_pool_release(program->queues[i].pool);
     pthread_mutex_destroy(&executor->failing);

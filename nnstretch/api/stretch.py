@@ -16,7 +16,7 @@ from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.design.design import parse_merge
 from nnstretch.branching.latency.network_layers import original_layers
 from nnstretch.branching.search.kept_refinement import refinement_file
-from nnstretch.branching.search.search import SearchOptions
+from nnstretch.branching.search.options import SearchOptions
 from nnstretch.branching.stretch import StretchResult
 from nnstretch.branching.stretch import stretch as search
 from nnstretch.compiler.costs import latency_predictor

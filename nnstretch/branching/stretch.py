@@ -12,8 +12,9 @@ from nnstretch.branching.design.design import Design
 from nnstretch.branching.latency.prediction import LatencyPredictor, Prediction
 from nnstretch.branching.pycls.files import PublishedNetwork
 from nnstretch.branching.pycls.to_design import design_of, differences
+from nnstretch.branching.search.options import SearchOptions
 from nnstretch.branching.search.report import SearchReport
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.search import search
 from nnstretch.branching.transform.build import BuiltNetworks, build
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.zoo.weights import initialise

@@ -18,7 +18,8 @@ from nnstretch.branching.latency.int8_predictions import Int8Predictor
 from nnstretch.branching.latency.prediction import LatencyPredictor
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.limits import SearchLimits, family_of
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.options import SearchOptions
+from nnstretch.branching.search.search import search
 from nnstretch.compiler.costs import latency_predictor
 from nnstretch.compiler.processors import Processors
 from nnstretch.compiler.targets.processors import kind_of

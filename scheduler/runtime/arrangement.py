@@ -87,6 +87,16 @@ class Arrangement:
         return known_sum(group.rate for group in self.groups)
 
     @property
+    def duration(self) -> float | None:
+        """Predicted seconds from begin to end of an input on the slowest group while all streams have work.
+
+        None if nothing was measured.
+        """
+        durations = [group.duration for group in self.groups]
+        known = [seconds for seconds in durations if seconds is not None]
+        return max(known) if len(known) == len(durations) else None
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of the weights of all plans; shared weights count once."""
         plans = {id(group.compiled.weights): group.compiled.plan for group in self.groups}

@@ -9,8 +9,8 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
-from typing import Any
+from time import monotonic, perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,13 @@ class _Job:
     feeds: Feeds
     output_names: Sequence[str] | None
     answer: Future[Outputs]
+
+
+class Computed(NamedTuple):
+    """Inputs that a stream has computed, and the seconds it spent on them."""
+
+    inputs: int = 0
+    seconds: float = 0.0
 
 
 class StreamSession(Session):
@@ -66,6 +73,7 @@ class StreamSession(Session):
             session.run_beside(firsts)
         durations = [group.duration for group in arrangement.groups for _ in range(group.streams)]
         self._late: list[Future[Outputs]] = []
+        self._computed = [Computed() for _ in self._sessions]  # each is written by the thread of its stream alone
         self._origin = Origin()
         self._dispatch: Dispatch[_Job] = Dispatch(durations, _WAITING * len(self._sessions))
         self._threads = [
@@ -87,6 +95,11 @@ class StreamSession(Session):
     def streams(self) -> int:
         """Inputs that are computed at the same time, at most."""
         return len(self._sessions)
+
+    @property
+    def computed(self) -> tuple[Computed, ...]:
+        """What every stream has computed so far, without inputs that failed."""
+        return tuple(self._computed)
 
     def submit(
         self, feeds: Feeds, output_names: Sequence[str] | None = None, timeout: float | None = None
@@ -176,6 +189,7 @@ class StreamSession(Session):
             if not job.answer.running() and not job.answer.set_running_or_notify_cancel():
                 self._dispatch.done(worker)
                 continue
+            begin = perf_counter()
             try:
                 outputs = session.run(job.output_names, job.feeds)
             except DeviceError as error:
@@ -186,6 +200,8 @@ class StreamSession(Session):
                 self._dispatch.done(worker)
                 job.answer.set_exception(error)
             else:
+                before = self._computed[worker]
+                self._computed[worker] = Computed(before.inputs + 1, before.seconds + perf_counter() - begin)
                 self._dispatch.done(worker)
                 job.answer.set_result(outputs)
 

@@ -121,7 +121,8 @@ class Examination:
         The search that is timed measures layers. So the sweep's own, which comes after it, may find other designs; these are
         compared.
         """
-        from nnstretch.branching.search.search import SearchOptions, search
+        from nnstretch.branching.search.options import SearchOptions
+        from nnstretch.branching.search.search import search
         from nnstretch.sweeps.study import WARM, feasible_front
 
         sweep = self.sweep("front", self.processors, warm=_WARM)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, SegmentChoice, blueprint
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.design.from_choices import make_design
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.options import SearchOptions
+from nnstretch.branching.search.search import search
 from nnstretch.devices.simulated.profile import COMPUTE_KINDS, PairProfile, ProcessorProfile, SocProfile, Throughput
 from nnstretch.errors import DesignError
 from nnstretch.scheduler.simulation.costs import SimulatedPredictor

@@ -58,6 +58,7 @@ class Compared:
     processors: str | None
     outputs: Sequence[Path]
     options: CompileOptions
+    limit_ms: float | None = None
 
     def check(self) -> None:
         """Refuses options that do not go together.
@@ -71,8 +72,12 @@ class Compared:
         if self.design is None:
             for model in self.models:
                 self._source(model).check_image_size()
-        if self.design is not None and (options.streams is not None or options.batch is not None):
-            raise UsageError("--streams and --batch do not go with --design, which compares runs of single images")
+        if self.design is not None and options.batch is not None:
+            raise UsageError("--batch does not go with --design, which compares runs of single images")
+        if self.limit_ms is not None and (self.design is None or options.streams is None):
+            raise UsageError(
+                "--latency-limit goes with --design and --streams: it bounds the latency of inputs in flight"
+            )
         if options.plan is not None and not (self.design is None and self.processors is None and self.suite is None):
             raise UsageError(
                 "--plan is for a comparison of engines on one model; leave --design, --processors and --suite out"
@@ -189,7 +194,16 @@ class Compared:
         if simulated and self.rounds != ROUNDS:
             report.note(f"--rounds {self.rounds} changes nothing: a simulated run takes the same time in every round")
         networks = self._networks(report, model, design)
-        DesignComparison(model, *networks, processors, simulated, self._measuring()).compare(report, self.outputs)
+        if self.options.streams is None:
+            DesignComparison(model, *networks, processors, simulated, self._measuring()).compare(report, self.outputs)
+            return
+        from nnstretch.bench.design_throughput import ThroughputGoal
+
+        measuring = self._measuring(_STREAMED_TURN)
+        goal = ThroughputGoal(self.options.streams, self.limit_ms)
+        DesignComparison(model, *networks, processors, simulated, measuring).compare_streams(
+            report, goal, self.outputs, design
+        )
 
     def _networks(self, report: Reporter, model: str, design: Path) -> tuple[Network, Network]:
         """The original network, and the branched one with weights of its own or inherited ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.cli.benchmarking.engine_comparison import write_answer
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.outputs import note_written
+from nnstretch.errors import UsageError
 from nnstretch.report.tables.text import count_text
 from nnstretch.support.measures import MEASURES, TOP1, Measure
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from nnstretch.bench.ablation.result import Ablation
+    from nnstretch.bench.design_throughput import DesignThroughput, ThroughputGoal
     from nnstretch.bench.timing import MeasurementOptions
     from nnstretch.branching.design.design import Design
     from nnstretch.cli.models.networks import Network
@@ -63,12 +66,7 @@ class DesignComparison:
         """
         from nnstretch.bench.ablation.answer import comparison_answer
 
-        if not self.is_for_these_images:
-            report.note(
-                f"the design was made for {count_text(self.design.original_macs)} MACs, the network has "
-                f"{count_text(self.original.macs)}: the input or head differs (see --image-size), so the predictions do not "
-                "apply"
-            )
+        self._note_other_images(report)
         with report.progress("Comparing") as advance:
             found = self._compared(advance)
         why = "its design has no branches" if self.design.is_original else None
@@ -77,6 +75,78 @@ class DesignComparison:
         _show(report, found, self.design)
         note_written(report, written)
         report.finish(answer)
+
+    def compare_streams(self, report: Reporter, goal: ThroughputGoal, outputs: Sequence[Path], file: Path) -> None:
+        """Compares images per second with inputs in flight; shows and writes the result, and says what to run.
+
+        Args:
+            report: shows it.
+            goal: inputs in flight, and their latency limit.
+            outputs: files to write.
+            file: the design's.
+
+        Raises:
+            DesignError: no control can be made, or the design is for other processors.
+            DeviceError: a processor does not work.
+            FileError: an output cannot be written.
+            UsageError: the design has no branches, or the processors are simulated.
+        """
+        from nnstretch.bench.design_throughput import measure_design_throughput
+        from nnstretch.report.tables.design_throughput import design_throughput_table
+
+        if not self.design.meeting_points:
+            raise UsageError(
+                f"design {self.design.id} has no branches; compare the network's own ways with "
+                f"`nnstretch bench {self.model} --streams {goal.streams}`"
+            )
+        self._note_other_images(report)
+        graphs = dict(zip(("original", "control", "branched"), self._graphs(), strict=True))
+        with report.progress("Comparing") as advance:
+            found = measure_design_throughput(
+                Path(self.model).name, graphs, self.processors, goal, self.measuring, advance
+            )
+        answer = {
+            **found.to_json(),
+            "machine": self._machine(),
+            "design": json.loads(self.design.to_json()),
+        }
+        written = write_answer(outputs, answer)
+        report.show(design_throughput_table(found))
+        self._advise(report, found, file)
+        note_written(report, written)
+        report.finish(answer)
+
+    def _advise(self, report: Reporter, found: DesignThroughput, file: Path) -> None:
+        """Says which network gives the most images per second, and the commands that run it."""
+        best = found.best
+        if best is None or best.rate.arrangement is None:
+            return
+        streams = best.rate.arrangement.streams
+        if best.network == "control":
+            report.note(
+                "a network of the same MACs without branches gives the most images per second: scale the original in width, "
+                f"and run it with --streams {streams}"
+            )
+            return
+        copies = f"whole copies of the {best.network} network, {best.rate.how}, give"
+        what = f"the branches, {best.rate.how}, give" if best.is_branched else copies
+        report.note(f"{what} the most images per second:")
+        model = self.model if best.network == "original" else f"{self.model} --design {file}"
+        if not best.is_branched:
+            report.command(f"nnstretch run {model} -p {self.processors} --streams {streams}")
+            return
+        package = f"{file.stem}.nns"  # has the plan in which branches meet; `run` of a model may choose whole copies
+        report.command(f"nnstretch compile {model} -p {self.processors} -o {package}")
+        report.command(f"nnstretch run {package}" + (f" --streams {streams}" if streams > 1 else ""))
+
+    def _note_other_images(self, report: Reporter) -> None:
+        """Says that predictions do not hold if the design was made for other images."""
+        if not self.is_for_these_images:
+            report.note(
+                f"the design was made for {count_text(self.design.original_macs)} MACs, the network has "
+                f"{count_text(self.original.macs)}: the input or head differs (see --image-size), so the predictions do not "
+                "apply"
+            )
 
     def _compared(self, progress: Progress) -> Ablation:
         from nnstretch.bench.ablation.ablation import ablate

@@ -25,6 +25,7 @@ from nnstretch.cli.targets.options import (
     TargetTiming,
     check_unused,
 )
+from nnstretch.support.durations import parse_milliseconds
 
 ProcessorsOfBench = Annotated[
     str | None,
@@ -70,6 +71,15 @@ OriginalWeights = Annotated[
     Path | None, option("--original-weights FILE", "With --design: weights of the original network.")
 ]
 
+LatencyLimit = Annotated[
+    str | None,
+    option(
+        "--latency-limit TIME",
+        "With --design and --streams: the longest latency of an input, from begin to end, such as 12ms. Ways to run a network "
+        "that miss it do not count.",
+    ),
+]
+
 _AGAINST = "ort"
 
 
@@ -94,6 +104,7 @@ def bench_command(
     original_weights: OriginalWeights = None,
     image_size: ImageSizeOption = None,
     processors: ProcessorsOfBench = None,
+    latency_limit: LatencyLimit = None,
     targets: Targets = None,
     there: TargetTiming,
     json: Json = False,
@@ -102,7 +113,8 @@ def bench_command(
 
     With --design, compare a branched network with the original and with a single-branch network of equal MACs. With only
     --processors, compare a network on all of them together with each alone. With --streams, compare the throughput of
-    several inputs in flight with one at a time and with ONNX Runtime. With --target, compile models for other machines, such
+    several inputs in flight with one at a time and with ONNX Runtime; with --design and --streams, that of the branched network
+    with those of its alternatives. With --target, compile models for other machines, such
     as phones and boards, and time them there by a runner that needs no Python; --budget is the measuring time per model.
 
     Example: nnstretch bench resnet18 mobilenetv2 --against ort,openvino,litert,torch,ncnn --threads 1,2 -o bench.html
@@ -114,6 +126,7 @@ def bench_command(
         compared = Compared(
             models or [], suite, against, threads, rounds, budget, seed, layers, start, resume,
             design, weights, original_weights, image_size, processors, outputs, options,
+            None if latency_limit is None else parse_milliseconds(latency_limit),
         )  # fmt: skip
         if not there.uses_runner(targets or []):
             compared.check()
@@ -126,6 +139,7 @@ def bench_command(
                 "--start": start,
                 "--resume": resume,
                 "--streams": options.streams,
+                "--latency-limit": latency_limit,
                 "--rounds": rounds != ROUNDS,
                 "--against": against != _AGAINST,
             },

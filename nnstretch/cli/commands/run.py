@@ -252,7 +252,7 @@ def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.
     """Times runs with several inputs in flight, shows the images per second, and returns them as JSON."""
     import time
 
-    from nnstretch.bench.throughput import arrangement_json
+    from nnstretch.bench.rates import arrangement_json
     from nnstretch.bench.timing import significant
     from nnstretch.report.tables.runs import arrangement_text, memory_text
 

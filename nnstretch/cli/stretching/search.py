@@ -183,7 +183,7 @@ def predict(network: Network, profiled: Profiled, options: StretchOptions) -> Fo
     from nnstretch.branching.design.accounting import working_set
     from nnstretch.branching.design.blueprint import blueprint
     from nnstretch.branching.design.design import parse_merge
-    from nnstretch.branching.search.search import SearchOptions
+    from nnstretch.branching.search.options import SearchOptions
     from nnstretch.branching.stretch import stretch
     from nnstretch.compiler.profile_files import design_uncertainty
 

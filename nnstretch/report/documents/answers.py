@@ -15,7 +15,7 @@ from nnstretch.report.documents.facts import environment_facts
 from nnstretch.report.documents.latency_grid import latency_document
 from nnstretch.report.documents.targets import targets_document
 from nnstretch.report.documents.tuning import tuning_document
-from nnstretch.report.documents.ways import streams_document, together_document
+from nnstretch.report.documents.ways import design_streams_document, streams_document, together_document
 from nnstretch.support.json_text import json_fault
 
 Answer = Mapping[str, Any]
@@ -107,6 +107,7 @@ _READERS: Mapping[str, Callable[[str, Answer], Document]] = {
     "candidates": _job,
     "summary": lambda _, answer: bench_document(answer),
     "speedup_best_alternative": _branched,
+    "over_best_alternative": lambda _, answer: design_streams_document(answer),
     "over_one_at_a_time": lambda _, answer: streams_document(answer),
     "over_critical_path": lambda _, answer: together_document(answer),
     "tuning_s": tuning_document,

@@ -1,4 +1,4 @@
-"""Answers of `bench --streams` and `bench --processors`: one network, run in several ways."""
+"""Answers of `bench --streams`, with and without `--design`, and of `bench --processors`: networks, run in several ways."""
 
 from __future__ import annotations
 
@@ -38,6 +38,46 @@ def streams_document(answer: Answer) -> Document:
     )
     section = Section("Images per second", "Medians of interleaved rounds.", bars_panel(bars, "/s"), table)
     return Document(f"Throughput of {answer['model']}", " ".join(filter(None, lead)), figures, [section])
+
+
+def design_streams_document(answer: Answer) -> Document:
+    """The document of an answer of `bench --design --streams`."""
+    results, limit = answer["results"], answer["limit_ms"]
+    names = [f"{one['network']}, {one['how']}" for one in results]
+    ways = {key: answer[key] for key in ("best_branched", "best_alternative", "predicted_best")}
+    named = {key: None if way is None else f"{way['network']}, {way['how']}" for key, way in ways.items()}
+    figures: dict[str, Cell] = {
+        "× the best alternative": answer["over_best_alternative"],
+        "best way with branches": named["best_branched"],
+        "best alternative": named["best_alternative"],
+        "predicted to be the best": named["predicted_best"],
+        "ms an input may take": limit,
+        "largest relative error": answer["max_rel_error"],
+    }
+    fields = ("network", "how", "images_per_s", "predicted_per_s", "latency_ms", "predicted_latency_ms", "meets_limit")
+    titles = ("network", "how", "images per second", "predicted", "ms of an input", "predicted ms", "meets the limit")
+    rows = [[_cell(one.get(field)) for field in fields] for one in results]
+    marked = frozenset(number for number, name in enumerate(names) if name == named["best_branched"])
+    bars = [
+        _bar(name, one["images_per_s"], one["interval_per_s"], "accent" if number in marked else "conv")
+        for number, (name, one) in enumerate(zip(names, results, strict=True))
+    ]
+    table = Table(titles, rows, texts=2, marked=marked, notes=1)
+    failed = answer["onnxruntime_error"]
+    lead = (
+        f"{counted(answer['streams'], 'stream')}, batch {answer['batch']}.",
+        "" if limit is None else f"Ways in which an input takes longer than {limit:g} ms do not count.",
+        f"ONNX Runtime failed: {failed}." if failed else "",
+        quietness_text(answer),
+    )
+    section = Section("Images per second", "Medians of interleaved rounds.", bars_panel(bars, "/s"), table)
+    title = f"Throughput of {answer['model']} with and without branches"
+    return Document(title, " ".join(filter(None, lead)), figures, [section])
+
+
+def _cell(value: Any) -> Cell:
+    """A value of an answer as a cell."""
+    return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
 def together_document(answer: Answer) -> Document:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nnstretch.bench.placement import Together
-    from nnstretch.bench.throughput import Rate, Throughput
+    from nnstretch.bench.rates import Rate
+    from nnstretch.bench.throughput import Throughput
     from nnstretch.scheduler.plan.compiled import PlacementReport
     from nnstretch.scheduler.plan.schema import Plan
     from nnstretch.scheduler.runtime.arrangement import Arrangement

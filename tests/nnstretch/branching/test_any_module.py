@@ -19,8 +19,9 @@ from nnstretch.branching.design.design import Design, Merge
 from nnstretch.branching.design.from_choices import make_design
 from nnstretch.branching.search.dynamic_programming import merged_choices
 from nnstretch.branching.search.limits import SearchLimits
+from nnstretch.branching.search.options import SearchOptions
 from nnstretch.branching.search.report import diagnose
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.search import search
 from nnstretch.branching.stretch import rebuild
 from nnstretch.branching.tracing.canonicalize import canonicalize
 from nnstretch.branching.tracing.capture import _by_export, _by_fx, capture, tensors_of

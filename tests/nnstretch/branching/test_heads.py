@@ -20,8 +20,9 @@ from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.head_candidates import head_candidates, head_units
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.network_latency import State, head_prediction, states_before
+from nnstretch.branching.search.options import SearchOptions
 from nnstretch.branching.search.report import diagnose
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.search import search
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.network import export_branched

@@ -15,7 +15,8 @@ from nnstretch.branching.design.blueprint import Blueprint, BranchChoice, Segmen
 from nnstretch.branching.design.design import Design, Entry, Merge
 from nnstretch.branching.design.from_choices import choices_of, make_design
 from nnstretch.branching.search.limits import SearchLimits
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.options import SearchOptions
+from nnstretch.branching.search.search import search
 from nnstretch.branching.tracing.trace import TracedNetwork, trace
 from nnstretch.branching.transform.build import build
 from nnstretch.branching.transform.merge import even_ranges

@@ -14,9 +14,10 @@ from nnstretch.branching.design.design import Design
 from nnstretch.branching.latency.prediction import MeasuredDesign, Pool
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.limits import SearchLimits
+from nnstretch.branching.search.options import SearchOptions
 from nnstretch.branching.search.plan_runs import PlanRuns
 from nnstretch.branching.search.report import SearchReport
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.search import search
 from nnstretch.branching.search.unbranched import UnbranchedPlan, single_processor_plan
 from nnstretch.branching.transform.network import BranchedNetwork
 from tests.kits.networks.searched_networks import Rates, tiny

@@ -13,8 +13,9 @@ from nnstretch.branching.latency.prediction import MeasuredDesign
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.search.limits import Family, SearchLimits
 from nnstretch.branching.search.network_latency import branch_seconds, network_prediction
+from nnstretch.branching.search.options import SearchOptions
 from nnstretch.branching.search.report import SearchReport
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.search import search
 from nnstretch.branching.stretch import rebuild, stretch
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.errors import DesignError

@@ -11,7 +11,8 @@ from nnstretch.branching.design.accounting import count_macs
 from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.design.from_choices import segment_cost
 from nnstretch.branching.search.limits import Family, SearchLimits, family_of
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.options import SearchOptions
+from nnstretch.branching.search.search import search
 from nnstretch.branching.stretch import rebuild
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError

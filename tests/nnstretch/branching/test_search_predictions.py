@@ -15,7 +15,8 @@ from nnstretch.branching.design.cost import part_cost
 from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.latency.workloads import LayerRow, layer_family, part_layers
 from nnstretch.branching.search.network_latency import branch_seconds, network_prediction
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.options import SearchOptions
+from nnstretch.branching.search.search import search
 from nnstretch.branching.tracing.operators import shape_of
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build

@@ -8,8 +8,9 @@ import pytest
 
 from nnstretch.branching.design.design import Design
 from nnstretch.branching.latency.prediction import MeasuredDesign
+from nnstretch.branching.search.options import SearchOptions
 from nnstretch.branching.search.report import SearchReport
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.search import search
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.graph.layer import Layer
 from tests.kits.networks.searched_networks import (

@@ -24,7 +24,8 @@ from nnstretch.branching.latency.workloads import LayerRow
 from nnstretch.branching.search.dynamic_programming import merged_choices
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.network_latency import branch_seconds, network_prediction, placed
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.options import SearchOptions
+from nnstretch.branching.search.search import search
 from nnstretch.branching.search.unbranched import split_seconds
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.branching.transform.build import build

@@ -21,8 +21,9 @@ from nnstretch.branching.latency.table import LatencyTable
 from nnstretch.branching.latency.workloads import part_layers
 from nnstretch.branching.search.limits import SearchLimits
 from nnstretch.branching.search.network_latency import branch_seconds, network_prediction
+from nnstretch.branching.search.options import SearchOptions
 from nnstretch.branching.search.report import SearchReport
-from nnstretch.branching.search.search import SearchOptions, search
+from nnstretch.branching.search.search import search
 from nnstretch.branching.search.unbranched import pool_plan, single_processor_plan, split_estimate, unbranched_plan
 from nnstretch.branching.stretch import rebuild, stretch
 from nnstretch.branching.tracing.operators import shape_of

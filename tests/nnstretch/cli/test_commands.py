@@ -608,6 +608,27 @@ def test_stretch_retrain_compile_and_prove(cli: Cli, folder: Path) -> None:
     tops = {row["network"]: row["top1"] for row in ablation["rows"]}
     assert tops["branched"] == pytest.approx(trained["top1"])
     assert tops["control"] is None
+    in_flight = ("bench", "net.py:shallow", *branched, *processors, "--streams", "2", "--no-tune", "--rounds", "1")
+    status, out, err = cli(*in_flight, "--latency-limit", "1s", "-o", "streams.json", "-o", "streams.html", "--json")
+    rates = json.loads(out)
+    assert (status, rates["limit_ms"], rates["streams"]) == (0, 1000, 2), err
+    ways = {(row["network"], row["how"]): row for row in rates["results"]}
+    ours = {
+        name for name, row in ways.items() if name[0] == "branched" and len(row["replica_groups"][0]["processors"]) > 1
+    }
+    assert {"together", "together, one at a time"} == {how for _, how in ours}
+    for network in ("original", "control", "branched"):
+        assert {(network, "apart"), (network, "apart, only the fastest")} <= ways.keys()
+    assert all(row["images_per_s"] > 0 < row["latency_ms"] for row in rates["results"])
+    ahead, behind = (
+        max(row["images_per_s"] for name, row in ways.items() if (name in ours) == own) for own in (True, False)
+    )
+    assert rates["over_best_alternative"] == pytest.approx(ahead / behind, rel=1e-2)
+    assert rates["max_rel_error"] < 1e-4
+    assert "Throughput of net.py:shallow" in Path("streams.html").read_text()
+    refuses(cli("bench", "net.py:shallow", "--latency-limit", "1s"), "--latency-limit", "--design and --streams")
+    refuses(cli(*in_flight, "--latency-limit", "never"), "'never' is no time above 0")
+    refuses(cli(*in_flight, "--batch", "2"), "--batch", "--design")
     refuses(cli("run", "net.py:shallow", "--weights", "b.safetensors"), design["id"], "--design")
     weighted = ("bench", "net.py:shallow", "--weights", "w.safetensors", "--no-tune", "-r", "1", "--json")
     (timed,) = answer_of(cli(*weighted))["results"]  # for images of the size that the weights name

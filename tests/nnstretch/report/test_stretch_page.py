@@ -17,8 +17,8 @@ from torch import nn
 
 from nnstretch.branching.design.blueprint import blueprint
 from nnstretch.branching.search.limits import SearchLimits
+from nnstretch.branching.search.options import SearchOptions
 from nnstretch.branching.search.report import SearchReport
-from nnstretch.branching.search.search import SearchOptions
 from nnstretch.branching.stretch import StretchResult, stretch
 from nnstretch.cli.console import Reporter
 from nnstretch.cli.stretching.files import PAGE, write_page

@@ -144,6 +144,8 @@ def test_an_input_that_does_not_fit_is_the_only_one_that_fails() -> None:
         for answer, feeds in zip([*found[:2], *found[3:]], inputs, strict=True):
             assert not isinstance(answer, NNStretchError)
             assert same(answer, single.run(None, feeds))
+        assert sum(stream.inputs for stream in streams.computed) == len(inputs)
+        assert all((stream.seconds > 0) == (stream.inputs > 0) for stream in streams.computed)
         with pytest.raises(FeedError, match="shape"):
             streams.run_many(wrong)
         with pytest.raises(FeedError, match="unknown output"):
@@ -440,7 +442,9 @@ def test_who_waits_least_is_predicted_to_be_fastest() -> None:
     assert Arrangement("one", (group(spread, 9, 5, 4),)).rate == pytest.approx(1000 / 9)
     pipeline = Arrangement("together", (group(spread, 9, 5, 4, streams=3),))
     assert pipeline.rate == pytest.approx(200)
-    assert pipeline.groups[0].duration == pytest.approx(15e-3)
+    assert pipeline.duration == pytest.approx(15e-3)
+    assert apart.duration == pytest.approx(15e-3)
+    assert Arrangement("unknown", (*apart.groups, replace(apart.groups[0], latency=None))).duration is None
     assert choose([apart, pipeline]) is pipeline
     uneven = Arrangement("together", (group(spread, 9, 6.2, 3, streams=3),))
     assert choose([apart, uneven]) is apart

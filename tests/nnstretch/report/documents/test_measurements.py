@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from nnstretch.bench.placement import Together
+from nnstretch.bench.rates import Rate
 from nnstretch.bench.targets.gain import gain_over_alternatives
 from nnstretch.bench.targets.measure import Measured, TargetRun
 from nnstretch.bench.targets.models import TargetModel
-from nnstretch.bench.throughput import Rate, Throughput
+from nnstretch.bench.throughput import Throughput
 from nnstretch.bench.timing import Latency
 from nnstretch.cli.main import main
 from nnstretch.devices.targets.probe import Probe

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnstretch.devices.base.routine import Launch
+from nnstretch.devices.base.routine import PIXEL_NUMBERS, Launch
 from nnstretch.devices.base.spec import ProcessorSpec, default_cores
 from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.engine.binding.program import HUGE_PAGE, aligned_array, ask_for_huge_pages
@@ -25,6 +25,7 @@ from nnstretch.devices.opencl.properties import DeviceInfo
 from nnstretch.devices.opencl.sources import kernel_files, kernel_integers, kernel_source, sources_hash
 from nnstretch.devices.opencl.traits import traits_of
 from nnstretch.errors import BuildError, DeviceError
+from nnstretch.graph.dtypes import FLOAT16, element_type
 
 if TYPE_CHECKING:
     import pyopencl
@@ -39,8 +40,8 @@ _DOT_PRODUCTS = "__opencl_c_integer_dot_product_input_4x8bit_packed"
 """The feature of OpenCL C 3.0 that kernels with dot products of packed int8 ask for."""
 
 Defines = Sequence[tuple[str, int]]
-MemoryArgument = tuple["pyopencl.Buffer | None", int]
-"""A buffer and an offset into it in elements; (None, 0) for an absent operand."""
+MemoryArgument = tuple["pyopencl.Buffer | pyopencl.Image | None", int]
+"""A buffer, or an image made from one, and an offset into it in elements; (None, 0) for an absent operand."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,55 @@ class OpenCLRuntime:
             kernel.set_arg(len(memory), np.array(words, np.int32))
         except cl.Error as error:
             raise self._failure(f"refused the arguments of kernel {kernel.function_name}", error) from error
+
+    def memory_arguments(
+        self, launch: Launch, operands: Sequence[tuple[pyopencl.Buffer, int, int] | None], kept: list[object]
+    ) -> list[MemoryArgument]:
+        """The arguments of a kernel for operands in buffers: buffers, or images where the kernel reads these.
+
+        Args:
+            launch: of the kernel.
+            operands: buffer, first byte and number of bytes of each, reads first; None for an absent one.
+            kept: gets images and what they are made from, which kernels do not keep.
+
+        Raises:
+            DeviceError: the device makes no such image.
+        """
+        offsets = launch.offsets([0 if one is None else one[1] for one in operands])
+        found: list[MemoryArgument] = []
+        for index, (operand, offset) in enumerate(zip(operands, offsets, strict=True)):
+            if operand is not None and launch.images >> index & 1:
+                found.append(self._image(*operand, launch.item_bytes[index], kept))
+            else:
+                found.append((None if operand is None else operand[0], offset))
+        return found
+
+    def _image(
+        self, buffer: pyopencl.Buffer, begin: int, size: int, item_bytes: int, kept: list[object]
+    ) -> MemoryArgument:
+        """An image made from a buffer, and the offset of a part in it, which begins at a whole pixel.
+
+        It is an image of the whole buffer, or of hardly more than the part where the device has none of that size: many
+        drivers make images of whole buffers alone.
+        """
+        import pyopencl as cl
+
+        kind = cl.channel_type.HALF_FLOAT if item_bytes == element_type(FLOAT16).bytes else cl.channel_type.FLOAT
+        pixel = PIXEL_NUMBERS * item_bytes
+        try:
+            if buffer.size // pixel > self.info.image_buffer:
+                alignment = max(int(self.device.mem_base_addr_align) // 8, 1)
+                first = begin // alignment * alignment
+                buffer, begin = (
+                    buffer.get_sub_region(first, begin - first + size, cl.mem_flags.READ_ONLY),
+                    begin - first,
+                )
+            form, shape = cl.ImageFormat(cl.channel_order.RGBA, kind), (buffer.size // pixel,)
+            image = cl.create_image(self.context, cl.mem_flags.READ_ONLY, form, shape=shape, buffer=buffer)
+        except cl.Error as error:
+            raise self._failure(f"makes no image of {size} bytes of a buffer", error) from error
+        kept += [buffer, image]
+        return image, begin // item_bytes
 
     def buffer(self, size: int) -> pyopencl.Buffer:
         """Allocates `size` bytes of device memory; in huge pages, if available, for a device on the CPU.

@@ -7,6 +7,7 @@ The worker writes frames to its standard output. A driver may end the process be
     {"why_not": "", "command_times": whether profiling says when commands ran,
      "trace_seconds": by which a traced run takes longer for every kernel}
     {"semaphores": whether a running kernel saw a write of the host}
+    {"why_no_images": one line on why kernels may not read images, or ""}
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from nnstretch.devices.base.routine import Operand
+from nnstretch.devices.base.routine import PIXEL_NUMBERS, Operand
 from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.engine.binding.program import opencl_library
 from nnstretch.devices.opencl.drivers import build, device_info, import_pyopencl
@@ -30,6 +31,7 @@ from nnstretch.devices.opencl.runtime import OpenCLRuntime
 from nnstretch.devices.opencl.semaphores import make_semaphores, takes_semaphores
 from nnstretch.errors import BuildError, DeviceError
 from nnstretch.graph.activation import Activation, ActivationKind
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, FLOAT16, element_type
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from nnstretch.support.child_process import die_with_parent, frames_to_parent
 from nnstretch.support.frames import write_frame
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     import pyopencl
 
 _SHAPE, _OUTPUTS, _KERNEL, _PAD = (2, 20, 11, 19), 33, 5, 2  # batch, odd numbers of channels and pixels, several tiles
+_BEFORE = 4096  # bytes before a tensor in its buffer
 _COPIED, _LEAST_NANOSECONDS = 4 << 20, 1000
 _ITERATIONS = 1 << 18
 _LAUNCHES, _TURNS = 64, 7
@@ -61,6 +64,38 @@ def check_kernels(runtime: OpenCLRuntime) -> None:
         BuildError: a kernel does not compile.
         DeviceError: a result is wrong, or the driver reports an error.
     """
+    convolution, x, wanted = _test_layer()
+    (output,) = convolution.outputs
+    relu = Layer("activation", "Activation", (output,), (output,), activation=Activation(ActivationKind.RELU))
+    _check(runtime, Direct(runtime.traits), convolution, x, wanted)
+    _check(runtime, Map(runtime.traits), relu, wanted, np.maximum(wanted, 0))
+
+
+def check_images(runtime: OpenCLRuntime) -> None:
+    """Runs convolutions whose weights, of float32 and of float16, are images.
+
+    They are images of whole buffers, and also of parts where buffers may be larger than the largest image.
+
+    Raises:
+        BuildError: a kernel does not compile.
+        DeviceError: the device should read buffers alone, a result is wrong, or the driver reports an error.
+    """
+    info, largest = runtime.info, runtime.largest_image
+    if info.on_cpu or not info.image_buffer:
+        raise DeviceError("there are none" if not info.image_buffer else "a CPU has no cache for them")
+    convolution, x, wanted = _test_layer()
+    pixel = PIXEL_NUMBERS * element_type(FLOAT16).bytes
+    try:
+        for limit in (largest, *((0,) if info.image_buffer * pixel < info.allocation_bytes else ())):
+            runtime.largest_image = limit
+            for dtype in (DEFAULT_DTYPE, FLOAT16):
+                _check(runtime, Direct(runtime.traits, dtype), convolution, x, wanted)
+    finally:
+        runtime.largest_image = largest
+
+
+def _test_layer() -> tuple[Layer, np.ndarray, np.ndarray]:
+    """A convolution of small integers, its input and its output."""
     random = np.random.default_rng(0)
     x = random.integers(-3, 4, _SHAPE).astype(np.float32)
     weight = random.integers(-1, 2, (_OUTPUTS, _SHAPE[1], _KERNEL, _KERNEL)).astype(np.float32)
@@ -68,16 +103,14 @@ def check_kernels(runtime: OpenCLRuntime) -> None:
     types = TensorType(x.shape), TensorType(weight.shape), None, None
     attributes: dict[str, Attribute] = {"strides": (1, 1), "pads": (_PAD,) * 4, "dilations": (1, 1), "groups": 1}
     output = TensorType(wanted.shape)
-    convolution = Layer("convolution", "Conv", types, (output,), attributes, constants={1: weight})
-    relu = Layer("activation", "Activation", (output,), (output,), activation=Activation(ActivationKind.RELU))
-    for routine, layer, given, right in (
-        (Direct(runtime.traits), convolution, x, wanted),
-        (Map(runtime.traits), relu, wanted, np.maximum(wanted, 0)),
-    ):
-        found = _run(runtime, routine, layer, given)
-        if not np.array_equal(found, right):
-            share = np.mean(found != right)
-            raise DeviceError(f"kernel {routine.source} computed {share:.1%} of a test layer's numbers wrongly")
+    return Layer("convolution", "Conv", types, (output,), attributes, constants={1: weight}), x, wanted
+
+
+def _check(runtime: OpenCLRuntime, routine: OpenCLRoutine, layer: Layer, given: np.ndarray, right: np.ndarray) -> None:
+    found = _run(runtime, routine, layer, given)
+    if not np.array_equal(found, right):
+        share = np.mean(found != right)
+        raise DeviceError(f"kernel {routine.source} computed {share:.1%} of a test layer's numbers wrongly")
 
 
 def check_loops(runtime: OpenCLRuntime) -> None:
@@ -181,24 +214,45 @@ def _run(runtime: OpenCLRuntime, routine: OpenCLRoutine, layer: Layer, x: np.nda
     """The output of a layer with one input, by a routine of one kernel."""
     import pyopencl as cl
 
-    parameters = routine.parameter_space(layer)[-1]  # the smallest tile, which compiles fastest
+    parameters = routine.parameter_space(layer)[
+        -1
+    ]  # the smallest tile, which compiles fastest; images where there are some
     (given,), (made,) = routine.layouts(layer, parameters)
     lowering = routine.lower(layer, parameters)
     (call,) = lowering.calls
     assert call.launch is not None
-    result = np.full(made.bytes(layer.outputs[0]) // 4, np.nan, np.float32)
-    memory: dict[Operand, pyopencl.Buffer] = {Operand("input", 0): _buffer(runtime, given.pack(x))}
-    memory |= {
-        Operand("constant", index): _buffer(runtime, np.asarray(values))
-        for index, values in enumerate(lowering.constants)
-    }
-    memory[Operand("output", 0)] = _buffer(runtime, result)
+    storage = np.float32 if routine.dtype == DEFAULT_DTYPE else np.float16
+    result = np.full(made.bytes(layer.outputs[0]) // np.dtype(storage).itemsize, np.nan, storage)
+    values = {Operand("input", 0): given.pack(x), Operand("output", 0): result}
+    values |= {Operand("constant", index): np.asarray(one) for index, one in enumerate(lowering.constants)}
+    memory = {operand: _buffer(runtime, _behind(one)) for operand, one in values.items()}
     kernel = runtime.kernel(call.launch, call.kernel)
-    operands = [None if operand is None else memory[operand] for operand in (*call.reads, *call.writes)]
-    runtime.set_arguments(kernel, [(buffer, 0) for buffer in operands], call.parameters)
+    operands = [
+        None if operand is None else (memory[operand], _BEFORE, values[operand].nbytes)
+        for operand in (*call.reads, *call.writes)
+    ]
+    kept: list[object] = []
+    runtime.set_arguments(kernel, runtime.memory_arguments(call.launch, operands, kept), call.parameters)
     cl.enqueue_nd_range_kernel(runtime.queue, kernel, call.launch.global_size, call.launch.local_size)
-    cl.enqueue_copy(runtime.queue, result, memory[Operand("output", 0)])
+    cl.enqueue_copy(runtime.queue, result, memory[Operand("output", 0)], src_offset=_BEFORE)
+    del kept
     return made.unpack(result, layer.outputs[0])
+
+
+def _behind(values: np.ndarray) -> np.ndarray:
+    """The bytes of an array behind others, as in memory that it shares."""
+    return np.concatenate([np.zeros(_BEFORE, np.uint8), np.ascontiguousarray(values).reshape(-1).view(np.uint8)])
+
+
+def why_no_images(runtime: OpenCLRuntime) -> str:
+    """One line on why kernels may not read images of a device; empty if they may."""
+    import pyopencl as cl
+
+    try:
+        check_images(runtime)
+    except (BuildError, DeviceError, cl.Error, MemoryError) as error:
+        return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return ""
 
 
 def _count(runtime: OpenCLRuntime) -> pyopencl.Kernel:
@@ -232,6 +286,7 @@ def main() -> int:
     times = {"command_times": has_command_times(runtime), "trace_seconds": trace_seconds(runtime)}
     write_frame(answers, {"why_not": "", **times})
     write_frame(answers, {"semaphores": check_semaphores(runtime)})
+    write_frame(answers, {"why_no_images": why_no_images(runtime)})
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnstretch.devices.base.routine import PIXEL_NUMBERS, Launch
+from nnstretch.devices.base.routine import Launch
 from nnstretch.devices.base.spec import ProcessorSpec, default_cores
 from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.engine.binding.program import HUGE_PAGE, aligned_array, ask_for_huge_pages
@@ -19,13 +19,13 @@ from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.crashes import compiling, name_driver
 from nnstretch.devices.opencl.drivers import probe
+from nnstretch.devices.opencl.images import Pixels, make_image
 from nnstretch.devices.opencl.limits import group_excess, memory_shortage
 from nnstretch.devices.opencl.program_cache import CachedProgram
 from nnstretch.devices.opencl.properties import DeviceInfo
 from nnstretch.devices.opencl.sources import kernel_files, kernel_integers, kernel_source, sources_hash
 from nnstretch.devices.opencl.traits import traits_of
 from nnstretch.errors import BuildError, DeviceError
-from nnstretch.graph.dtypes import FLOAT16, element_type
 
 if TYPE_CHECKING:
     import pyopencl
@@ -74,6 +74,7 @@ class OpenCLRuntime:
         traits: properties that routines depend on.
         threads: CPU threads of the device; 0 if it is not on the CPU.
         device, context, queue: pyopencl's objects.
+        largest_image: pixels up to which an image is made of a whole buffer; of parts beyond.
         trace_queue: another in-order queue, which records the times of commands; None unless `profile` asks for it.
 
     Args:
@@ -104,6 +105,7 @@ class OpenCLRuntime:
             raise DeviceError(f"OpenCL device {spec.index} ({self.info.name}) does not work: {self.info.why_not}")
         self.threads = drivers.warn_if_short(self._cores) if self.info.on_cpu else 0
         self.traits = traits_of(self.info, self.threads, local_isa())
+        self.largest_image = self.info.image_buffer
         self._sources = sources
         self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], pyopencl.Program] = {}
         self._integers: dict[str, int] = {}  # kernel -> integers of its argument struct
@@ -233,41 +235,22 @@ class OpenCLRuntime:
         Raises:
             DeviceError: the device makes no such image.
         """
+        import pyopencl as cl
+
         offsets = launch.offsets([0 if one is None else one[1] for one in operands])
         found: list[MemoryArgument] = []
         for index, (operand, offset) in enumerate(zip(operands, offsets, strict=True)):
             if operand is not None and launch.images >> index & 1:
-                found.append(self._image(*operand, launch.item_bytes[index], kept))
+                pixels = Pixels(*operand, launch.item_bytes[index])
+                try:
+                    image, offset, held = make_image(self.context, pixels, self.largest_image)
+                except cl.Error as error:
+                    raise self._failure(f"makes no image of {pixels.size} bytes of a buffer", error) from error
+                kept += [held, image]
+                found.append((image, offset))
             else:
                 found.append((None if operand is None else operand[0], offset))
         return found
-
-    def _image(
-        self, buffer: pyopencl.Buffer, begin: int, size: int, item_bytes: int, kept: list[object]
-    ) -> MemoryArgument:
-        """An image made from a buffer, and the offset of a part in it, which begins at a whole pixel.
-
-        It is an image of the whole buffer, or of hardly more than the part where the device has none of that size: many
-        drivers make images of whole buffers alone.
-        """
-        import pyopencl as cl
-
-        kind = cl.channel_type.HALF_FLOAT if item_bytes == element_type(FLOAT16).bytes else cl.channel_type.FLOAT
-        pixel = PIXEL_NUMBERS * item_bytes
-        try:
-            if buffer.size // pixel > self.info.image_buffer:
-                alignment = max(int(self.device.mem_base_addr_align) // 8, 1)
-                first = begin // alignment * alignment
-                buffer, begin = (
-                    buffer.get_sub_region(first, begin - first + size, cl.mem_flags.READ_ONLY),
-                    begin - first,
-                )
-            form, shape = cl.ImageFormat(cl.channel_order.RGBA, kind), (buffer.size // pixel,)
-            image = cl.create_image(self.context, cl.mem_flags.READ_ONLY, form, shape=shape, buffer=buffer)
-        except cl.Error as error:
-            raise self._failure(f"makes no image of {size} bytes of a buffer", error) from error
-        kept += [buffer, image]
-        return image, begin // item_bytes
 
     def buffer(self, size: int) -> pyopencl.Buffer:
         """Allocates `size` bytes of device memory; in huge pages, if available, for a device on the CPU.

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from nnstretch.devices.opencl.properties import DeviceInfo
 
 WORKER = (sys.executable, "-P", "-m", "nnstretch.devices.opencl.probe_worker")
-_TESTS = 3
+_TESTS = 4
 """Version of the tests: older verdicts do not count."""
 _BUILD_SECONDS = 300
 _SEMAPHORE_SECONDS = 20
+_UNTESTED = "they were not tested"
 _FAILURE_COUNTS = 3600  # seconds; a driver may have failed for want of memory
 
 
@@ -43,12 +44,14 @@ class Verdict:
         command_times: whether profiling says when commands ran.
         semaphores: whether running kernels saw writes of the host.
         trace_seconds: by which a traced run takes longer for every kernel.
+        why_no_images: one line on why kernels may not read images, else "".
     """
 
     why_not: str
     command_times: bool
     semaphores: bool
     trace_seconds: float = 0.0
+    why_no_images: str = _UNTESTED
 
 
 def judge(info: DeviceInfo) -> Verdict:
@@ -90,7 +93,7 @@ def _unusable(why_not: str) -> Verdict:
 
 
 def _test(info: DeviceInfo) -> Verdict:
-    """Asks the probe worker, whose first answer is about kernels and whose second is about semaphores."""
+    """Asks the probe worker, whose answers are about kernels, semaphores and images."""
     driver = f"driver {info.platform} {info.driver}"
     try:
         with WorkerProcess((*WORKER, str(info.index), str(os.getpid())), patience=0) as process:
@@ -106,6 +109,11 @@ def _test(info: DeviceInfo) -> Verdict:
                 answer, _ = process.receive(_SEMAPHORE_SECONDS)
             except WorkerError:
                 return Verdict("", times, semaphores=False, trace_seconds=cost)
-            return Verdict("", times, bool(answer["semaphores"]), cost)
+            semaphores = bool(answer["semaphores"])
+            try:
+                answer, _ = process.receive(_BUILD_SECONDS)
+            except WorkerError as error:
+                return Verdict("", times, semaphores, cost, f"{driver} ended a test of them: {error}")
+            return Verdict("", times, semaphores, cost, str(answer["why_no_images"]))
     except OSError as error:
         return _unusable(f"a process to test it cannot be started ({error})")

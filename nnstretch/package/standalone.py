@@ -140,7 +140,8 @@ MAGIC = struct.unpack("<q", b"NNSMODEL")[0]
 FIRST_FORMAT, LAST_FORMAT = 2, 17
 HAS_DEVICES, HAS_TYPES, HAS_CALLS, HAS_IMAGES = 1, 2, 4, 8
 """What a format has beyond the first one, whose number these are added to: OpenCL queues; types of inputs and outputs, all
-float32 otherwise; LiteRT queues; OpenCL kernels that read images. Files have no more than they need, so that older libraries read them, too."""
+float32 otherwise; LiteRT queues; OpenCL kernels that read images. Files have no more than they need, so that older libraries
+read them, too."""
 _PAGE = 4096
 _HEADER_WORDS = 8
 _CHECK_AT = 56

@@ -122,7 +122,7 @@ typedef struct {
  * released with `host`. */
 int32_t nns_ocl_make_image(nns_ocl_host *host, const nns_ocl_port *port, const nns_ocl_pixels *pixels,
                            nns_ocl_argument *argument, nns_report *report);
-/* Makes room for the images of the plan. */
+/* Makes the list for the images of the plan; returns whether there is memory for it. */
 bool nns_ocl_expect_images(nns_ocl_host *host);
 void nns_ocl_free_images(nns_ocl_host *host);
 

@@ -22,7 +22,7 @@ _ALIGNMENT_PIXELS = 512
 def with_storages(
     traits: Traits, settings: Sequence[Parameters], numbers: Callable[[Parameters], int]
 ) -> tuple[Parameters, ...]:
-    """Settings with their weights in buffers, then with those in images that have room for them.
+    """Settings with their weights in buffers, then those whose weights fit an image with them in one.
 
     They are `settings` unchanged for devices without images, and for layers whose weights no image holds.
 

@@ -134,6 +134,7 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--settings", type=int, help="settings of every routine (all)")
     parser.add_argument("--once", action="store_true", help="each kernel file once for each storage type")
     parser.add_argument("--no-conversions", action="store_true", help="leave out those between int8 and floats")
+    parser.add_argument("--parts", action="store_true", help="images are made of parts of buffers")
     parser.add_argument("--guard", type=int, default=opencl_driver.GUARD, help="bytes around every tensor")
     parser.add_argument("--networks", nargs="*", default=[], help="networks of the zoo")
     parser.add_argument("--optimised", nargs="*", default=[], help="networks that are compiled without `--option`")
@@ -150,6 +151,8 @@ def main(arguments: Sequence[str]) -> int:
         compare_network(name, findings)
     runtime_module._OPTIONS = (*runtime_module._OPTIONS, *chosen.option)
     runtime = OpenCLRuntime(ProcessorSpec("opencl", 0), info=device_info(0))
+    if chosen.parts:
+        runtime.largest_image = 0
     for kind in chosen.kinds:
         traits = runtime.traits if kind == DEVICE else {**KINDS, **IMAGES}[kind]
         conversions = not chosen.no_conversions

@@ -93,9 +93,9 @@ KINDS = {
 """Devices on a CPU, without local memory, and with work groups that share operands in it."""
 IMAGES = {
     "images": replace(KINDS["plain"], block=4, registers=16, image_buffer=1 << 16),
-    "groups and images": replace(KINDS["groups"], image_buffer=1 << 16),
+    "groups and images": replace(KINDS["groups"], local_memory=16 << 10, image_buffer=1 << 16),
 }
-"""The latter two with images, which `image_cases` has settings for."""
+"""Like the latter two, with images and local memory for all tiles; `image_cases` has their settings."""
 
 
 def cases(traits: Traits, settings: int | None = 1) -> Iterator[tuple[Routine, Layer, Parameters]]:

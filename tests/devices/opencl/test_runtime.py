@@ -152,14 +152,13 @@ def test_verdicts_are_kept_and_failures_are_tested_again_later(monkeypatch: pyte
     monkeypatch.setattr(verdicts, "WORKER", worker_that("say({'why_not': 'bad'})"))
     failed = verdicts.judge(info)
     assert failed.why_not
-    monkeypatch.setattr(
-        verdicts, "WORKER", worker_that("say({'why_not': '', 'command_times': True}); say({'semaphores': True})")
-    )
+    right = "say({'why_not': '', 'command_times': True}); say({'semaphores': True}); say({'why_no_images': ''})"
+    monkeypatch.setattr(verdicts, "WORKER", worker_that(right))
     assert verdicts.judge(info) == failed
     (path,) = (one for one in (tmp_path / "opencl").glob("*.json") if not one.name.startswith("drivers-"))
     os.utime(path, (0, 0))
     works = verdicts.judge(info)
-    assert works == verdicts.Verdict("", command_times=True, semaphores=True)
+    assert works == verdicts.Verdict("", command_times=True, semaphores=True, why_no_images="")
     os.utime(path, (0, 0))
     monkeypatch.setattr(verdicts, "WORKER", worker_that("os.abort()"))
     assert verdicts.judge(info) == works
@@ -399,7 +398,8 @@ def test_every_kernel_takes_buffers_and_one_struct() -> None:
         for kernel, declared in kernels.items():
             *buffers, _ = declared.split(",")
             assert all(
-                re.fullmatch(r"\s*(const )?(volatile )?global \w+ \*\w+_buffer", buffer) for buffer in buffers
+                re.fullmatch(r"\s*((const )?(volatile )?global \w+ \*\w+_buffer|weights_in \w+)", buffer)
+                for buffer in buffers
             ), kernel
             assert integers[kernel] >= len(buffers)
 

@@ -3,8 +3,8 @@
 The first OpenCL device computes small layers and networks, which are compared with ONNX Runtime and torch. Prints one
 JSON object:
 
-    {"sources": [kernel files], "compared": number of cases, "wrong": [one line for each case that is],
-     "refused": [one line for each case whose kernel the device does not take]}
+    {"sources": [kernel files], "image_sources": [those that read images], "compared": number of cases,
+     "wrong": [one line for each case that is], "refused": [one line for each case whose kernel the device does not take]}
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Findings:
 
     def to_json(self) -> str:
         sources = sorted({source for source, *_ in self.used})
-        return json.dumps({"sources": sources, "compared": self.compared, "wrong": self.wrong, "refused": self.refused})
+        with_images = sorted({source for source, _, images in self.used if images})
+        found = {"sources": sources, "image_sources": with_images, "compared": self.compared}
+        return json.dumps({**found, "wrong": self.wrong, "refused": self.refused})
 
 
 def compare_layers(

@@ -76,6 +76,7 @@ def _routines(
             description.group_items,
             description.wave,
             description.item_registers,
+            description.image_buffer,
         )
         return routines(traits, dtypes), Reorder(traits)
     isa = next((isa for isa in ISAS if isa.name == description.isa), None)

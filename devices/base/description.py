@@ -14,7 +14,7 @@ from nnstretch.devices.base.spec import ProcessorSpec
 
 _LONGEST_TEXT = 1 << 12
 _LONGEST_NAME = 1 << 6
-_MOST = 1 << 24
+_MOST = 1 << 30
 _LEAST_REGISTERS = {True: 16, False: 4}  # of OpenCL devices: on the CPU -> minimum
 
 
@@ -39,6 +39,7 @@ class Description:
         group_items: of an OpenCL device (`Traits`).
         wave: of an OpenCL device (`Traits`).
         item_registers: of an OpenCL device (`Traits`).
+        image_buffer: of an OpenCL device (`Traits`).
         features: of a CPU, as /proc/cpuinfo names them; empty if unknown.
     """
 
@@ -59,6 +60,7 @@ class Description:
     features: tuple[str, ...] = ()
     wave: int = 0
     item_registers: int = 0
+    image_buffer: int = 0
 
     @property
     def spec(self) -> ProcessorSpec:

@@ -135,6 +135,10 @@ class Operand:
 
 
 INPUT, OUTPUT = Operand("input", 0), Operand("output", 0)
+IMAGES_MACRO = "NNS_IMAGES"
+"""Of a launch: which reads of the OpenCL kernel are images (`Launch.images`)."""
+PIXEL_NUMBERS = 4
+"""Numbers of a pixel of such an image: the four channels of the format RGBA."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,11 @@ class Launch:
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None = None
     item_bytes: tuple[int, ...] = ()
+
+    @property
+    def images(self) -> int:
+        """Which operands the kernel reads as images made from their buffers: bit i is read i."""
+        return dict(self.defines).get(IMAGES_MACRO, 0)
 
     def offsets(self, byte_offsets: Sequence[int]) -> tuple[int, ...]:
         """Offsets of the operands in elements.

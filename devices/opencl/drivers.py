@@ -192,6 +192,9 @@ def probe_device(index: int) -> DeviceInfo:
     """Tests device `index`, which must exist; see `probe`."""
     info = device_info(index)
     verdict = judge(info)
+    has_images = info.on_cpu or not verdict.why_no_images
+    if not has_images:
+        log.info("kernels of OpenCL device %s read no images: %s", info.name, verdict.why_no_images)
     return replace(
         info,
         usable=not verdict.why_not,
@@ -200,6 +203,7 @@ def probe_device(index: int) -> DeviceInfo:
         trace_seconds=verdict.trace_seconds,
         atomics=info.atomics and verdict.semaphores,
         command_buffers=verdict.command_buffers,
+        image_buffer=info.image_buffer if has_images else 0,
     )
 
 

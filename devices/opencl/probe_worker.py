@@ -7,6 +7,7 @@ The worker writes frames to its standard output. A driver may end the process be
     {"why_not": "", "command_times": whether profiling says when commands ran,
      "trace_seconds": by which a traced run takes longer for every kernel}
     {"semaphores": whether a running kernel saw a write of the host}
+    {"why_no_images": one line on why kernels may not read images, or ""}
     {"command_buffers": "", "works" or "faster": `devices/opencl/command_buffers.py`}
 """
 
@@ -16,32 +17,27 @@ import ctypes
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from nnstretch.devices.base.routine import Operand
+from nnstretch.devices.base.routine import PIXEL_NUMBERS
 from nnstretch.devices.base.spec import ProcessorSpec
-from nnstretch.devices.engine.binding.image import KernelLaunch
 from nnstretch.devices.engine.binding.program import opencl_library
 from nnstretch.devices.opencl import command_buffers
 from nnstretch.devices.opencl.drivers import build, device_info, import_pyopencl
-from nnstretch.devices.opencl.routines.base import OpenCLRoutine
+from nnstretch.devices.opencl.probe_layers import PreparedLayer, buffer_of, exact_convolution, exact_layers
 from nnstretch.devices.opencl.routines.direct import Direct
-from nnstretch.devices.opencl.routines.elementwise import Map
 from nnstretch.devices.opencl.runtime import OpenCLRuntime
 from nnstretch.devices.opencl.semaphores import make_semaphores, takes_semaphores
 from nnstretch.errors import BuildError, DeviceError, NNStretchError
-from nnstretch.graph.activation import Activation, ActivationKind
-from nnstretch.graph.layer import Attribute, Layer, TensorType
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, FLOAT16, element_type
 from nnstretch.support.child_process import die_with_parent, frames_to_parent
 from nnstretch.support.frames import write_frame
 
 if TYPE_CHECKING:
     import pyopencl
 
-_SHAPE, _OUTPUTS, _KERNEL, _PAD = (2, 20, 11, 19), 33, 5, 2  # batch, odd numbers of channels and pixels, several tiles
 _COPIED, _LEAST_NANOSECONDS = 4 << 20, 1000
 _ITERATIONS = 1 << 18
 _LAUNCHES, _TURNS = 64, 7
@@ -58,33 +54,6 @@ kernel void count(global uint *numbers, uint iterations)
 """
 
 
-@dataclass(frozen=True)
-class _TestLayer:
-    """A layer with one input, a routine of one kernel for it, and the exact result."""
-
-    routine: OpenCLRoutine
-    layer: Layer
-    x: np.ndarray
-    wanted: np.ndarray
-
-
-def _test_layers(runtime: OpenCLRuntime) -> tuple[_TestLayer, ...]:
-    """A convolution and an activation of small integers."""
-    random = np.random.default_rng(0)
-    x = random.integers(-3, 4, _SHAPE).astype(np.float32)
-    weight = random.integers(-1, 2, (_OUTPUTS, _SHAPE[1], _KERNEL, _KERNEL)).astype(np.float32)
-    wanted = _convolution(x, weight)
-    types = TensorType(x.shape), TensorType(weight.shape), None, None
-    attributes: dict[str, Attribute] = {"strides": (1, 1), "pads": (_PAD,) * 4, "dilations": (1, 1), "groups": 1}
-    output = TensorType(wanted.shape)
-    convolution = Layer("convolution", "Conv", types, (output,), attributes, constants={1: weight})
-    relu = Layer("activation", "Activation", (output,), (output,), activation=Activation(ActivationKind.RELU))
-    return (
-        _TestLayer(Direct(runtime.traits), convolution, x, wanted),
-        _TestLayer(Map(runtime.traits), relu, wanted, np.maximum(wanted, 0)),
-    )
-
-
 def check_kernels(runtime: OpenCLRuntime) -> None:
     """Runs layers whose results are exact.
 
@@ -92,24 +61,48 @@ def check_kernels(runtime: OpenCLRuntime) -> None:
         BuildError: a kernel does not compile.
         DeviceError: a result is wrong, or the driver reports an error.
     """
+    for exact in exact_layers(runtime):
+        PreparedLayer(runtime, exact).run()
+
+
+def check_images(runtime: OpenCLRuntime) -> None:
+    """Runs convolutions whose weights, of float32 and of float16, are images.
+
+    They are images of whole buffers, and also of parts where buffers may be larger than the largest image.
+
+    Raises:
+        BuildError: a kernel does not compile.
+        DeviceError: the device should read buffers alone, a result is wrong, or the driver reports an error.
+    """
+    info, largest = runtime.info, runtime.largest_image
+    if info.on_cpu or not info.image_buffer:
+        raise DeviceError("there are none" if not info.image_buffer else "a CPU has no cache for them")
+    pixel = PIXEL_NUMBERS * element_type(FLOAT16).bytes
+    try:
+        for limit in (largest, *((0,) if info.image_buffer * pixel < info.allocation_bytes else ())):
+            runtime.largest_image = limit
+            for dtype in (DEFAULT_DTYPE, FLOAT16):
+                PreparedLayer(runtime, exact_convolution(Direct(runtime.traits, dtype))).run()
+    finally:
+        runtime.largest_image = largest
+
+
+def why_no_images(runtime: OpenCLRuntime) -> str:
+    """One line on why kernels may not read images of a device; empty if they may."""
     import pyopencl as cl
 
-    for test in _test_layers(runtime):
-        prepared = _Prepared(runtime, test)
-        launch = prepared.launch
-        cl.enqueue_nd_range_kernel(
-            runtime.queue, cast("pyopencl.Kernel", launch.kernel), launch.global_size, launch.local_size
-        )
-        share = prepared.wrong()
-        if share:
-            raise DeviceError(f"kernel {test.routine.source} computed {share:.1%} of a test layer's numbers wrongly")
+    try:
+        check_images(runtime)
+    except (BuildError, DeviceError, cl.Error, MemoryError) as error:
+        return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return ""
 
 
 def check_command_buffers(runtime: OpenCLRuntime) -> str:
     """As `DeviceInfo.command_buffers`: the layers' kernels and those of a chain in one command buffer."""
     if command_buffers.EXTENSION not in str(runtime.device.extensions).split():
         return ""
-    prepared = [_Prepared(runtime, test) for test in _test_layers(runtime)]
+    prepared = [PreparedLayer(runtime, exact) for exact in exact_layers(runtime)]
     if not command_buffers.is_recorded_right(runtime, [one.launch for one in prepared]):
         return ""
     if any(one.wrong() for one in prepared):
@@ -129,7 +122,7 @@ def check_loops(runtime: OpenCLRuntime) -> None:
     import pyopencl as cl
 
     numbers = np.ones(8, np.uint32)
-    memory = _buffer(runtime, numbers)
+    memory = buffer_of(runtime, numbers)
     kernel = _count(runtime)
     kernel(runtime.queue, (1,), (1,), memory, np.uint32(_ITERATIONS))
     cl.enqueue_copy(runtime.queue, numbers, memory)
@@ -146,7 +139,7 @@ def has_command_times(runtime: OpenCLRuntime) -> bool:
     if runtime.trace_queue is None:
         return False
     values = np.zeros(_COPIED, np.uint8)
-    event = cl.enqueue_copy(runtime.trace_queue, values, _buffer(runtime, values))
+    event = cl.enqueue_copy(runtime.trace_queue, values, buffer_of(runtime, values))
     event.wait()
     try:
         return bool(event.profile.end - event.profile.start >= _LEAST_NANOSECONDS)
@@ -161,7 +154,7 @@ def trace_seconds(runtime: OpenCLRuntime) -> float:
     """
     if runtime.info.on_cpu or runtime.trace_queue is None:
         return 0.0
-    memory, kernel = _buffer(runtime, np.ones(8, np.uint32)), _count(runtime)
+    memory, kernel = buffer_of(runtime, np.ones(8, np.uint32)), _count(runtime)
     kernel.set_args(memory, np.uint32(_LAUNCH_ITERATIONS))
     plain = min(_seconds_of_launches(runtime.queue, kernel, [None] * _LAUNCHES) for _ in range(_TURNS))
     traced = min(
@@ -209,59 +202,10 @@ def check_semaphores(runtime: OpenCLRuntime) -> bool:
     return True
 
 
-def _convolution(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    padded = np.pad(x, ((0, 0), (0, 0), (_PAD, _PAD), (_PAD, _PAD)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, weight.shape[2:], (2, 3))
-    return np.asarray(np.einsum("ncyxij,ocij->noyx", windows, weight, optimize=True))
-
-
-class _Prepared:
-    """A test layer with its kernel's arguments set.
-
-    Attributes:
-        launch: of the kernel.
-    """
-
-    def __init__(self, runtime: OpenCLRuntime, test: _TestLayer) -> None:
-        routine, layer = test.routine, test.layer
-        parameters = routine.parameter_space(layer)[-1]  # the smallest tile, which compiles fastest
-        (given,), (self._made,) = routine.layouts(layer, parameters)
-        lowering = routine.lower(layer, parameters)
-        (call,) = lowering.calls
-        assert call.launch is not None
-        self._queue, self._test = runtime.queue, test
-        self._result = np.full(self._made.bytes(layer.outputs[0]) // 4, np.nan, np.float32)
-        self._memory: dict[Operand, pyopencl.Buffer] = {Operand("input", 0): _buffer(runtime, given.pack(test.x))}
-        self._memory |= {
-            Operand("constant", index): _buffer(runtime, np.asarray(values))
-            for index, values in enumerate(lowering.constants)
-        }
-        self._memory[Operand("output", 0)] = _buffer(runtime, self._result)
-        kernel = runtime.kernel(call.launch, call.kernel)
-        operands = [None if operand is None else self._memory[operand] for operand in (*call.reads, *call.writes)]
-        runtime.set_arguments(kernel, [(buffer, 0) for buffer in operands], call.parameters)
-        self.launch = KernelLaunch(kernel, call.launch.global_size, call.launch.local_size)
-
-    def wrong(self) -> float:
-        """The share of wrong numbers in what the kernel wrote."""
-        import pyopencl as cl
-
-        cl.enqueue_copy(self._queue, self._result, self._memory[Operand("output", 0)])
-        found = self._made.unpack(self._result, self._test.layer.outputs[0])
-        return float(np.mean(found != self._test.wanted))
-
-
 def _count(runtime: OpenCLRuntime) -> pyopencl.Kernel:
     import pyopencl as cl
 
     return cl.Kernel(build(cl.Program(runtime.context, _COUNT), ()), "count")
-
-
-def _buffer(runtime: OpenCLRuntime, values: np.ndarray) -> pyopencl.Buffer:
-    import pyopencl as cl
-
-    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-    return cl.Buffer(runtime.context, flags, hostbuf=np.ascontiguousarray(values))
 
 
 def main() -> int:
@@ -282,6 +226,7 @@ def main() -> int:
     times = {"command_times": has_command_times(runtime), "trace_seconds": trace_seconds(runtime)}
     write_frame(answers, {"why_not": "", **times})
     write_frame(answers, {"semaphores": check_semaphores(runtime)})
+    write_frame(answers, {"why_no_images": why_no_images(runtime)})
     try:
         found = check_command_buffers(runtime)
     except (NNStretchError, cl.Error, MemoryError):

@@ -76,4 +76,5 @@ class OpenCLProcessor(Processor):
             group_items=traits.group_items,
             wave=traits.wave,
             item_registers=traits.item_registers,
+            image_buffer=traits.image_buffer,
         )

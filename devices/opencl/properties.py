@@ -49,7 +49,7 @@ class DeviceInfo:
         half_arithmetic: whether it computes with float16.
         int8_dot: its dot products of int8: "accelerated", "emulated", or "" without.
         image: maximum width and height of a two-dimensional image; 0, 0 without images.
-        image_buffer: maximum pixels of an image made from a buffer; 0 without images.
+        image_buffer: maximum pixels of an image made from a buffer; 0 without images, or if kernels of a GPU fail with them.
         allocation_bytes: maximum size of one allocation.
         address_bits: of a pointer.
         command_buffers: what a test of its command buffers found: "faster" than single launches (GPUs alone are timed),

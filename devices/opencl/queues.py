@@ -53,6 +53,7 @@ class OpenCLQueues(LoadedDeviceQueues):
         self.memories: dict[MemoryKey, cl.Buffer] = {}
         self._known: Mapping[MemoryKey, cl.Buffer] = {} if before is None else before.memories
         self._shared: list[SharedMemory] = []
+        self._images: list[object] = []  # with their buffers, kept alive here too
         self._used: set[str] = set()
 
     def engine_queue(self, queue: int) -> Queue:
@@ -99,14 +100,16 @@ class OpenCLQueues(LoadedDeviceQueues):
         return {key: array for key, array in arrays.items() if isinstance(array, np.ndarray)}
 
     def step(self, queue: int, step: LoadableStep) -> StepTarget:
-        """A kernel with its arguments: the operands' buffers, then a struct of offsets in elements and of integers."""
+        """A kernel with its arguments: the operands' buffers or images, then a struct of offsets in elements and integers."""
         launch, runtime = step.launch, self.runtimes[queue]
         assert launch is not None, "validated plans have launches on OpenCL queues"
         kernel = runtime.kernel(launch, step.kernel)
         places = (*step.reads, *step.writes)
-        offsets = launch.offsets([0 if place is None else place.offset for place in places])
-        memory = [None if place is None else self.memories[place.memory] for place in places]
-        runtime.set_arguments(kernel, list(zip(memory, offsets, strict=True)), step.arguments)
+        operands = [
+            None if place is None else (self.memories[place.memory], place.offset, place.bytes) for place in places
+        ]
+        memory = runtime.memory_arguments(launch, operands, self._images)
+        runtime.set_arguments(kernel, memory, step.arguments)
         self._used.add(launch.source)
         return KernelLaunch(kernel, launch.global_size, launch.local_size)
 

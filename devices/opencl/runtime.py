@@ -21,6 +21,7 @@ from nnstretch.devices.engine.build.instruction_sets import local_isa
 from nnstretch.devices.opencl import drivers
 from nnstretch.devices.opencl.crashes import compiling, name_driver
 from nnstretch.devices.opencl.drivers import probe
+from nnstretch.devices.opencl.images import Pixels, make_image
 from nnstretch.devices.opencl.limits import group_excess, memory_shortage
 from nnstretch.devices.opencl.program_cache import CachedProgram
 from nnstretch.devices.opencl.properties import DeviceInfo
@@ -43,8 +44,8 @@ _DOT_PRODUCTS = "__opencl_c_integer_dot_product_input_4x8bit_packed"
 """The feature of OpenCL C 3.0 that kernels with dot products of packed int8 ask for."""
 
 Defines = Sequence[tuple[str, int]]
-MemoryArgument = tuple["pyopencl.Buffer | None", int]
-"""A buffer and an offset into it in elements; (None, 0) for an absent operand."""
+MemoryArgument = tuple["pyopencl.Buffer | pyopencl.Image | None", int]
+"""A buffer, or an image made from one, and an offset into it in elements; (None, 0) for an absent operand."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class OpenCLRuntime:
         traits: properties that routines depend on.
         threads: CPU threads of the device; 0 if it is not on the CPU.
         device, context, queue: pyopencl's objects.
+        largest_image: pixels up to which an image is made of a whole buffer; of parts beyond.
         trace_queue: another in-order queue, which records the times of commands; None unless `profile` asks for it.
 
     Args:
@@ -107,6 +109,7 @@ class OpenCLRuntime:
             raise DeviceError(f"OpenCL device {spec.index} ({self.info.name}) does not work: {self.info.why_not}")
         self.threads = drivers.warn_if_short(self._cores) if self.info.on_cpu else 0
         self.traits = traits_of(self.info, self.threads, local_isa())
+        self.largest_image = self.info.image_buffer
         self._sources = sources
         self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], pyopencl.Program] = {}
         self._integers: dict[str, int] = {}  # kernel -> integers of its argument struct
@@ -222,6 +225,36 @@ class OpenCLRuntime:
             kernel.set_arg(len(memory), np.array(words, np.int32))
         except cl.Error as error:
             raise self._failure(f"refused the arguments of kernel {kernel.function_name}", error) from error
+
+    def memory_arguments(
+        self, launch: Launch, operands: Sequence[tuple[pyopencl.Buffer, int, int] | None], kept: list[object]
+    ) -> list[MemoryArgument]:
+        """The arguments of a kernel for operands in buffers: buffers, or images where the kernel reads these.
+
+        Args:
+            launch: of the kernel.
+            operands: buffer, first byte and number of bytes of each, reads first; None for an absent one.
+            kept: gets images and what they are made from, which kernels do not keep.
+
+        Raises:
+            DeviceError: the device makes no such image.
+        """
+        import pyopencl as cl
+
+        offsets = launch.offsets([0 if one is None else one[1] for one in operands])
+        found: list[MemoryArgument] = []
+        for index, (operand, offset) in enumerate(zip(operands, offsets, strict=True)):
+            if operand is not None and launch.images >> index & 1:
+                pixels = Pixels(*operand, launch.item_bytes[index])
+                try:
+                    image, offset, held = make_image(self.context, pixels, self.largest_image)
+                except cl.Error as error:
+                    raise self._failure(f"makes no image of {pixels.size} bytes of a buffer", error) from error
+                kept += [held, image]
+                found.append((image, offset))
+            else:
+                found.append((None if operand is None else operand[0], offset))
+        return found
 
     def buffer(self, size: int) -> pyopencl.Buffer:
         """Allocates `size` bytes of device memory; in huge pages, if available, for a device on the CPU.

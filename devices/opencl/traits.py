@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nnstretch.devices.opencl.properties import DeviceInfo
 
 _GPU_BLOCK = 4  # numbers that a work item of a GPU loads at once: 128 bits, on the GPUs of all vendors
+_MOST_PIXELS = 1 << 29  # of an image: kernels count its numbers in 32 bits
 _GPU_FLOATS = 64  # registers that a work item of a GPU may use for its tile, if it has that many
 
 
@@ -46,6 +47,7 @@ def traits_of_gpu(info: DeviceInfo) -> Traits:
         info.group_items,
         info.wave if _is_power_of_2(info.wave) else vendor.wave,
         vendor.item_registers,
+        min(info.image_buffer, _MOST_PIXELS),
     )
 
 

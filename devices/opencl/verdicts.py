@@ -32,6 +32,7 @@ _TESTS = 4
 _BUILD_SECONDS = 300
 _SEMAPHORE_SECONDS = 20
 _COMMAND_BUFFER_SECONDS = 60
+_UNTESTED = "they were not tested"
 _FAILURE_COUNTS = 3600  # seconds; a driver may have failed for want of memory
 
 
@@ -45,6 +46,7 @@ class Verdict:
         semaphores: whether running kernels saw writes of the host.
         trace_seconds: by which a traced run takes longer for every kernel.
         command_buffers: as `DeviceInfo.command_buffers`.
+        why_no_images: one line on why kernels may not read images, else "".
     """
 
     why_not: str
@@ -52,6 +54,7 @@ class Verdict:
     semaphores: bool
     trace_seconds: float = 0.0
     command_buffers: str = ""
+    why_no_images: str = _UNTESTED
 
 
 def judge(info: DeviceInfo) -> Verdict:
@@ -93,7 +96,7 @@ def _unusable(why_not: str) -> Verdict:
 
 
 def _test(info: DeviceInfo) -> Verdict:
-    """Asks the probe worker: about kernels, then about semaphores, then about command buffers."""
+    """Asks the probe worker: about kernels, then about semaphores, images and command buffers."""
     driver = f"driver {info.platform} {info.driver}"
     try:
         with WorkerProcess((*WORKER, str(info.index), str(os.getpid())), patience=0) as process:
@@ -108,6 +111,11 @@ def _test(info: DeviceInfo) -> Verdict:
             with suppress(WorkerError):
                 answer, _ = process.receive(_SEMAPHORE_SECONDS)
                 verdict = replace(verdict, semaphores=bool(answer["semaphores"]))
+                try:
+                    answer, _ = process.receive(_BUILD_SECONDS)
+                except WorkerError as error:
+                    return replace(verdict, why_no_images=f"{driver} ended a test of them: {error}")
+                verdict = replace(verdict, why_no_images=str(answer["why_no_images"]))
                 answer, _ = process.receive(_COMMAND_BUFFER_SECONDS)
                 verdict = replace(verdict, command_buffers=str(answer["command_buffers"]))
             return verdict

@@ -137,10 +137,11 @@ def _opened_library(plan: Plan) -> str:
 
 
 MAGIC = struct.unpack("<q", b"NNSMODEL")[0]
-FIRST_FORMAT, LAST_FORMAT = 2, 9
-HAS_DEVICES, HAS_TYPES, HAS_CALLS = 1, 2, 4
+FIRST_FORMAT, LAST_FORMAT = 2, 17
+HAS_DEVICES, HAS_TYPES, HAS_CALLS, HAS_IMAGES = 1, 2, 4, 8
 """What a format has beyond the first one, whose number these are added to: OpenCL queues; types of inputs and outputs, all
-float32 otherwise; LiteRT queues. Files have no more than they need, so that older libraries read them, too."""
+float32 otherwise; LiteRT queues; OpenCL kernels that read images. Files have no more than they need, so that older libraries
+read them, too."""
 _PAGE = 4096
 _HEADER_WORDS = 8
 _CHECK_AT = 56
@@ -179,7 +180,7 @@ def write_model_file(
 
 
 def format_has(number: int, what: int) -> bool:
-    """Whether a format of model files has `HAS_DEVICES`, `HAS_TYPES` or `HAS_CALLS`."""
+    """Whether a format of model files has `HAS_DEVICES`, `HAS_TYPES`, `HAS_CALLS` or `HAS_IMAGES`."""
     return FIRST_FORMAT <= number <= LAST_FORMAT and bool(number - FIRST_FORMAT & what)
 
 
@@ -292,7 +293,7 @@ def _format_of(plan: Plan, devices: PlanDevices, calls: PlanCalls) -> int:
     """The lowest format that can hold a plan."""
     has_types = any(tensor.type.dtype != DEFAULT_DTYPE for tensor in (*plan.inputs, *plan.outputs))
     has = HAS_DEVICES * bool(devices.queues) + HAS_TYPES * has_types + HAS_CALLS * bool(calls.queues)
-    return FIRST_FORMAT + has
+    return FIRST_FORMAT + has + HAS_IMAGES * devices.reads_images
 
 
 def _description(plan: Plan, number: int, host_bytes: int, n_kernels: int) -> Iterable[int]:

@@ -71,6 +71,11 @@ class PlanDevices:
             if step.launch is not None
         )
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether kernels read images."""
+        return any(_launch_of(step).images for step in self.steps)
+
     @cached_property
     def constant_ranges(self) -> tuple[tuple[int, int], ...]:
         """Offset and bytes of each device's constants in `Compiled.constants`."""

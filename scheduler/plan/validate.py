@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nnstretch.devices.backends import BACKENDS
-from nnstretch.devices.base.routine import BLOCKS, PLAIN, Launch
+from nnstretch.devices.base.routine import BLOCKS, PIXEL_NUMBERS, PLAIN, Launch
 from nnstretch.devices.base.spec import format_cores
 from nnstretch.devices.engine.binding.library import BUFFER_ALIGNMENT, MAX_RATIO
 from nnstretch.errors import PackageError
-from nnstretch.graph.dtypes import DEFAULT_DTYPE, ELEMENT_TYPES, element_type
+from nnstretch.graph.dtypes import DEFAULT_DTYPE, ELEMENT_TYPES, FLOAT16, element_type
 from nnstretch.scheduler.plan.schema import Memory, Plan, PlanBuffer, PlanStep, PlanSubgraph
 
 
@@ -76,6 +76,7 @@ def validate(plan: Plan) -> None:
     _check_values(plan, accesses)
 
 
+_PIXEL_ITEM_BYTES = {element_type(name).bytes for name in (DEFAULT_DTYPE, FLOAT16)}
 _ELEMENT_BYTES = {row.bytes for row in ELEMENT_TYPES.values() if row.code}
 
 
@@ -150,6 +151,8 @@ def _check_steps(plan: Plan) -> None:
             if not _fit_elements(plan, step, step.launch.item_bytes):
                 raise _fail(f"step {i} ({step.layer}) has operands that do not lie at whole elements")
             _check_launch(plan, step, step.launch)
+            if not _fit_images(plan, step, step.launch):
+                raise _fail(f"step {i} ({step.layer}) reads an image of what is no constant of whole pixels")
 
 
 def _fit_elements(plan: Plan, step: PlanStep, sizes: Sequence[int]) -> bool:
@@ -159,6 +162,28 @@ def _fit_elements(plan: Plan, step: PlanStep, sizes: Sequence[int]) -> bool:
         return False
     pairs = zip(operands, sizes or (element_type(DEFAULT_DTYPE).bytes,) * len(operands), strict=True)
     return all(index is None or plan.buffers[index].offset % size == 0 for index, size in pairs)
+
+
+def _fit_images(plan: Plan, step: PlanStep, launch: Launch) -> bool:
+    """Whether images are made of constants alone, of floats, that begin and end with whole pixels (see `Launch.images`)."""
+    if not launch.images:
+        return True
+    if not 0 < launch.images < 1 << len(step.reads) or not launch.item_bytes:
+        return False
+    read = [
+        (n, size)
+        for i, (n, size) in enumerate(zip(step.reads, launch.item_bytes, strict=False))
+        if launch.images >> i & 1
+    ]
+    buffers = [(None if number is None else plan.buffers[number], size) for number, size in read]
+    return all(
+        buffer is not None
+        and buffer.memory == "constant"
+        and buffer.bytes > 0
+        and size in _PIXEL_ITEM_BYTES
+        and buffer.offset % (PIXEL_NUMBERS * size) == buffer.bytes % (PIXEL_NUMBERS * size) == 0
+        for buffer, size in buffers
+    )
 
 
 def _check_launch(plan: Plan, step: PlanStep, launch: Launch) -> None:

@@ -91,7 +91,7 @@ static int32_t fill(nns_ocl_host *host, const nns_opencl_options *options, nns_r
     if (host->cache) mkdir(host->cache, 0777); /* without it, kernels are built again */
     host->programs = calloc((size_t)plan->n_programs + 1, sizeof *host->programs);
     host->launches = calloc((size_t)plan->n_launches + 1, sizeof *host->launches);
-    if (!host->programs || !host->launches) return nns_fail(report, NNS_EMEMORY, "no memory for a model");
+    if (!host->programs || !host->launches || !nns_ocl_expect_images(host)) return nns_fail(report, NNS_EMEMORY, "no memory for a model");
     collect_cores(host, false);
     const nns_ocl_setup setup = {options ? options->library : NULL, host->cache, {host->cores, host->n_cores}};
     TRY(nns_ocl_load_drivers(&setup, report));
@@ -126,6 +126,7 @@ static void free_objects(nns_ocl_host *host) {
         if (host->launches[i].kernel) nns_ocl.ReleaseKernel(host->launches[i].kernel);
     for (int64_t i = 0; host->semaphores && i < plan->n_subgraphs; i++)
         if (host->semaphores[i].kernel) nns_ocl.ReleaseKernel(host->semaphores[i].kernel);
+    nns_ocl_free_images(host);
     for (int64_t i = 0; host->programs && i <= plan->n_programs; i++)
         if (host->programs[i]) nns_ocl.ReleaseProgram(host->programs[i]);
     nns_ocl_free_shared(&host->ports[0], &host->signals, 1, &host->signal_svm);
@@ -137,6 +138,7 @@ void nns_ocl_host_free(nns_ocl_host *host) {
     if (!nns_ocl_is_lost()) free_objects(host);
     free(host->programs);
     free(host->launches);
+    free(host->images);
     free(host->semaphores);
     free(host);
 }

@@ -43,6 +43,8 @@ struct nns_ocl_host {
     nns_ocl_port ports[NNS_MAX_QUEUES];
     ocl_handle *programs; /* of the plan's programs, then that of semaphores */
     nns_launch *launches;
+    ocl_handle *images; /* of all launches, each after the part of a buffer that it is made of, or NULL */
+    int64_t n_images;   /* of these handles */
     nns_launch *semaphores; /* one per sub-graph; or NULL */
     int32_t *flags;         /* of semaphores */
     nns_ocl_shared signals; /* memory of flags and of what semaphores wait for */
@@ -96,7 +98,7 @@ void nns_ocl_binary_write(const char *path, const nns_ocl_binary *binary);
 
 /* ---- launches.c ------------------------------------------------------------------------------------------- */
 
-/* A memory argument: a buffer or NULL, and an offset in elements. */
+/* A memory argument: a buffer, an image or NULL, and an offset in elements. */
 typedef struct {
     ocl_handle buffer;
     int64_t offset;
@@ -106,6 +108,25 @@ typedef struct {
 int32_t nns_ocl_make_kernel(const nns_ocl_port *port, ocl_handle program, const nns_ocl_source *source,
                             const char *name, const nns_ocl_argument *memory, int64_t count, const int64_t *integers,
                             int64_t n_integers, ocl_handle *kernel, nns_report *report);
+
+/* ---- images.c --------------------------------------------------------------------------------------------- */
+
+/* A part of a buffer that a kernel reads as an image: whole pixels. */
+typedef struct {
+    ocl_handle buffer;
+    int64_t buffer_bytes, offset, bytes;
+    int64_t element; /* bytes: 4 for float32, 2 for float16 */
+} nns_ocl_pixels;
+
+/* Makes an image as an argument: of the whole buffer, or of hardly more than the part where the device has none of that size. It is
+ * released with `host`. */
+int32_t nns_ocl_make_image(nns_ocl_host *host, const nns_ocl_port *port, const nns_ocl_pixels *pixels,
+                           nns_ocl_argument *argument, nns_report *report);
+/* Makes the list for the images of the plan; returns whether there is memory for it. */
+bool nns_ocl_expect_images(nns_ocl_host *host);
+void nns_ocl_free_images(nns_ocl_host *host);
+
+/* ---- launches.c ------------------------------------------------------------------------------------------- */
 
 /* Makes all launches of the plan. */
 int32_t nns_ocl_make_launches(nns_ocl_host *host, nns_report *report);

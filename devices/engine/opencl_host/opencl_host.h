@@ -8,6 +8,7 @@
  *   kernels/  programs.c, binary_cache.c        built kernels, kept in a folder
  *             sources.c, sha256.c               what is known of kernel sources: their hashes, and the argument structs of kernels
  *             launches.c, semaphores.c          kernels with their arguments
+ *             images.c                          arguments that are images of buffers
  *
  * Sources of kernels are programs: a driver compiles and runs them with the rights of the process, and what memory they access
  * cannot be checked. All else in a plan is checked before a driver sees it. */
@@ -51,7 +52,10 @@ typedef struct {
     const char *const *names; /* of macros: identifiers */
     const int64_t *values;
     int64_t n_macros;
+    int64_t images; /* the value of the macro NNS_IMAGES: bit i is set if read i of its kernels is an image made from its buffer */
 } nns_ocl_program;
+
+enum { NNS_OCL_PIXEL_NUMBERS = 4 }; /* numbers of a pixel of such an image */
 
 /* The memory of an operand, four words each: NNS_OCL_… or the number of a slot behind them, offset in bytes, bytes, bytes of an
  * element, which divide the offset. */

@@ -1,5 +1,6 @@
 #include <ctype.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "file_reader.h"
 
@@ -69,6 +70,14 @@ static int32_t read_sources(nns_file_reader *r, nns_ocl_plan *plan) {
     return NNS_OK;
 }
 
+/* The value of the macro NNS_IMAGES, 0 without it. */
+static int64_t images_of(const nns_ocl_program *program) {
+    int64_t images = 0;
+    for (int64_t i = 0; i < program->n_macros; i++)
+        if (!strcmp(program->names[i], "NNS_IMAGES")) images = program->values[i];
+    return images;
+}
+
 static int32_t read_program(nns_file_reader *r, nns_ocl_plan *plan, nns_ocl_program *program, const char **names) {
     TRY(nns_read(&r->input, &program->queue, "the device of a program", 0, plan->n_queues - 1));
     TRY(nns_read(&r->input, &program->source, "the source of a program", 0, plan->n_sources - 1));
@@ -76,6 +85,7 @@ static int32_t read_program(nns_file_reader *r, nns_ocl_plan *plan, nns_ocl_prog
                       LEAST_INTEGER, MOST_INTEGER));
     program->names = names;
     for (int64_t i = 0; i < program->n_macros; i++) TRY(read_name(r, &names[i], "the name of a macro", ""));
+    program->images = images_of(program);
     return NNS_OK;
 }
 
@@ -103,7 +113,16 @@ static int64_t bytes_of_memory(const nns_ocl_queue *device, int64_t memory, bool
     return slot >= 0 && slot < device->n_slots ? device->slots[slot] : -1;
 }
 
-static int32_t read_operand(nns_file_reader *r, const nns_ocl_plan *plan, const nns_ocl_queue *device, bool written) {
+/* Checks that a kernel may read an operand as an image: constants of whole pixels of float32 or float16. */
+static int32_t check_image(nns_file_reader *r, int64_t memory, int64_t offset, int64_t bytes, int64_t element) {
+    const int64_t pixel = NNS_OCL_PIXEL_NUMBERS * element;
+    const bool is_float = element == sizeof(float) || element == sizeof(uint16_t);
+    if (memory == NNS_OCL_CONSTANTS && is_float && bytes && !(offset % pixel) && !(bytes % pixel)) return NNS_OK;
+    return DAMAGED(r, "an image is made of what is no constant of whole pixels");
+}
+
+static int32_t read_operand(nns_file_reader *r, const nns_ocl_plan *plan, const nns_ocl_queue *device, bool written,
+                            bool image) {
     int64_t memory = 0, offset = 0, bytes = 0, element = 0;
     TRY(nns_read(&r->input, &memory, "the memory of an operand", NNS_OCL_ABSENT, NNS_OCL_FIRST_SLOT + plan->n_slots - 1));
     const int64_t size = bytes_of_memory(device, memory, written);
@@ -113,7 +132,7 @@ static int32_t read_operand(nns_file_reader *r, const nns_ocl_plan *plan, const 
     TRY(nns_read(&r->input, &element, "the element of an operand", 1, MOST_ELEMENT));
     if (offset % element || offset / element > INT32_MAX)
         return DAMAGED(r, "an operand lies at byte %lld, which is no whole element", (long long)offset);
-    return NNS_OK;
+    return image ? check_image(r, memory, offset, bytes, element) : NNS_OK;
 }
 
 /* Reads the sizes of a launch along its dimensions: all 0 if `least` is 0, or in 1..INT32_MAX. */
@@ -140,7 +159,10 @@ static int32_t read_launch(nns_file_reader *r, const nns_ocl_plan *plan, nns_ocl
     launch->operands = r->input.at;
     launch->n_reads = n_reads;
     launch->n_operands = n_reads + n_writes;
-    for (int64_t i = 0; i < launch->n_operands; i++) TRY(read_operand(r, plan, device, i >= n_reads));
+    const int64_t images = plan->programs[launch->program].images;
+    if (images < 0 || images >> n_reads) return DAMAGED(r, "a launch reads other images than its operands");
+    for (int64_t i = 0; i < launch->n_operands; i++)
+        TRY(read_operand(r, plan, device, i >= n_reads, images >> i & 1));
     TRY(nns_read_list(&r->input, &launch->integers, &launch->n_integers, MOST_INTEGERS, "the integers of a launch",
                       LEAST_INTEGER, MOST_INTEGER));
     return read_name(r, &launch->kernel, "the name of a launch's kernel", "");

@@ -65,7 +65,9 @@ enum {
     NNS_FILE_HAS_DEVICES = 1, /* OpenCL queues */
     NNS_FILE_HAS_TYPES = 2,   /* of the elements of inputs and outputs */
     NNS_FILE_HAS_CALLS = 4,   /* of LiteRT */
-    NNS_FILE_LAST_FORMAT = NNS_FILE_FIRST_FORMAT + NNS_FILE_HAS_DEVICES + NNS_FILE_HAS_TYPES + NNS_FILE_HAS_CALLS,
+    NNS_FILE_HAS_IMAGES = 8,  /* OpenCL kernels that read images, which older libraries would give buffers */
+    NNS_FILE_HAS_ALL = NNS_FILE_HAS_DEVICES + NNS_FILE_HAS_TYPES + NNS_FILE_HAS_CALLS + NNS_FILE_HAS_IMAGES,
+    NNS_FILE_LAST_FORMAT = NNS_FILE_FIRST_FORMAT + NNS_FILE_HAS_ALL,
 };
 
 enum {

@@ -50,6 +50,7 @@ class Traits:
         group_items: maximum work items of a group with local memory.
         wave: work items that run in lockstep; 0 if groups need not be whole waves.
         item_registers: 32-bit registers that a work item may use; 0 if nothing is known that limits them.
+        image_buffer: maximum pixels of an image made from a buffer; 0 if kernels should read buffers alone.
     """
 
     block: int
@@ -60,6 +61,7 @@ class Traits:
     group_items: int = 0
     wave: int = 0
     item_registers: int = 0
+    image_buffer: int = 0
 
     @property
     def works_in_groups(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from nnstretch.devices.base.geometry import KernelGeometry
 from nnstretch.devices.base.routine import PLAIN, Layout, Parameters, has_constant_weights
 from nnstretch.devices.opencl.routines.base import OpenCLRoutine, ceil_div, is_image
+from nnstretch.devices.opencl.routines.images import STORAGE, image_macros
 from nnstretch.graph.layer import Layer
 
 PLANAR_CHANNELS = 8
@@ -73,8 +74,9 @@ def most_pixels(registers: int, vectors: int) -> int:
 
 
 def tile_macros(parameters: Parameters) -> tuple[tuple[str, int], ...]:
-    """The macros of a register tile."""
-    return tuple((name.upper(), value) for name, value in sorted(parameters.items()))
+    """The macros of a register tile, and those of the storage of its weights."""
+    sizes = ((name.upper(), value) for name, value in sorted(parameters.items()) if name != STORAGE)
+    return (*sizes, *image_macros(parameters))
 
 
 def tile_space(registers: int, shape: KernelGeometry, block: int) -> tuple[Parameters, ...]:

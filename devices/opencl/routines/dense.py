@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nnstretch.devices.base.constants import padded_rows
 from nnstretch.devices.base.routine import Lowering, Parameters, has_constant_weights
 from nnstretch.devices.opencl.routines.base import SUM_BYTES, OpenCLRoutine, Traits, ceil_div
 from nnstretch.devices.opencl.routines.demand import ADDRESS_REGISTERS, Demand
+from nnstretch.devices.opencl.routines.images import image_macros, with_storages
 from nnstretch.graph.layer import Layer
 
 ROWS = 4  # rows of x that share each load of a weight
@@ -15,7 +18,10 @@ _UNDER_WAY = 8  # weights that dense.cl loads at a time
 
 
 class Dense(OpenCLRoutine):
-    """x (N, K) times weight (M, K) plus bias and residual, all plain."""
+    """x (N, K) times weight (M, K) plus bias and residual, all plain.
+
+    Parameters: on GPUs with images, the `storage` of weights.
+    """
 
     algorithm = "dense"
     source = "dense.cl"
@@ -24,6 +30,12 @@ class Dense(OpenCLRoutine):
 
     def _supports(self, layer: Layer) -> bool:
         return has_constant_weights(layer) and len(layer.type_of(0).shape) == 2
+
+    def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
+        """The only setting, or one for each storage."""
+        k, m = layer.type_of(0).shape[1], layer.outputs[0].shape[1]
+        weights = self.blocks(m) * self.traits.block * k
+        return with_storages(self.traits, super().parameter_space(layer), lambda _: weights)
 
     def demand(self, layer: Layer, parameters: Parameters) -> Demand:
         """Sums of all rows; shared ones add weights under way, and the sums of all items in local memory."""
@@ -46,7 +58,7 @@ class Dense(OpenCLRoutine):
             self.reads(layer),
             (n, k, m, *self.epilogue(layer)),
             (blocks * group, ceil_div(n, rows)),
-            (("ROWS", rows), ("PARTS", _SUMS // rows), ("GROUP", group)),
+            (("ROWS", rows), ("PARTS", _SUMS // rows), ("GROUP", group), *image_macros(parameters)),
             local_size=(group, 1) if group > 1 else None,
         )
         return Lowering((call,), (packed, bias))

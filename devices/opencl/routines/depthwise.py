@@ -10,6 +10,7 @@ from nnstretch.devices.base.routine import Lowering, Parameters
 from nnstretch.devices.opencl.routines.base import Traits, ceil_div
 from nnstretch.devices.opencl.routines.conv import MOST_TILES, Convolution, conv_geometry, tile_macros
 from nnstretch.devices.opencl.routines.demand import ADDRESS_REGISTERS, Demand
+from nnstretch.devices.opencl.routines.images import with_storages
 from nnstretch.graph.layer import Layer
 
 _PIXELS = (7, 8, 14, 4, 2, 1)
@@ -18,7 +19,7 @@ _PIXELS = (7, 8, 14, 4, 2, 1)
 class Depthwise(Convolution):
     """Convolution with one kernel per channel, blocked in and out.
 
-    Parameters: `pixels` of a row per tile.
+    Parameters: `pixels` of a row per tile; on GPUs with images, the `storage` of weights.
     """
 
     algorithm = "depthwise"
@@ -28,7 +29,9 @@ class Depthwise(Convolution):
         return shape.groups == shape.channels == shape.out_channels
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
-        return depthwise_tiles(conv_geometry(layer), self.traits)
+        shape = conv_geometry(layer)
+        weights = self.blocks(shape.channels) * self.traits.block * shape.taps
+        return with_storages(self.traits, depthwise_tiles(shape, self.traits), lambda _: weights)
 
     def demand(self, layer: Layer, parameters: Parameters) -> Demand:
         return depthwise_demand(conv_geometry(layer), parameters["pixels"], self.traits.block)

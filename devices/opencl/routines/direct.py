@@ -20,6 +20,7 @@ from nnstretch.devices.opencl.routines.conv import (
     tile_space,
 )
 from nnstretch.devices.opencl.routines.demand import Demand, tile_registers
+from nnstretch.devices.opencl.routines.images import with_storages
 from nnstretch.graph.layer import Layer
 
 _SPLIT_BLOCK = 16  # block of CPUs that may split vectors into halves
@@ -32,7 +33,8 @@ class Direct(Convolution):
     """Any convolution, blocked in and out; keeps `pixels` × `vectors` outputs in registers.
 
     Parameters: `pixels` of a row and `vectors` (output blocks) per tile, and the `length` of vectors of half a block. Half
-    vectors are for channel groups that end in the middle of a block, on CPUs that split vectors of 16 floats anyway.
+    vectors are for channel groups that end in the middle of a block, on CPUs that split vectors of 16 floats anyway. On GPUs
+    with images, also the `storage` of weights (`images`).
     """
 
     algorithm = "direct"
@@ -44,7 +46,8 @@ class Direct(Convolution):
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
         shape = conv_geometry(layer)
-        return (*self._halves(shape), *tile_space(self.traits.registers, shape, self.traits.block))
+        settings = (*self._halves(shape), *tile_space(self.traits.registers, shape, self.traits.block))
+        return with_storages(self.traits, settings, lambda one: self._size(shape, self._lanes(one)))
 
     def demand(self, layer: Layer, parameters: Parameters) -> Demand:
         return Demand(tile_registers(parameters["pixels"], parameters["vectors"], self.traits.block))
@@ -61,13 +64,21 @@ class Direct(Convolution):
         pixels = ceil_div(shape.out_width, ceil_div(shape.out_width, most))
         return ({"pixels": pixels, "vectors": vectors, "length": length},)
 
+    def _lanes(self, parameters: Parameters) -> int:
+        """Outputs of a tile."""
+        return parameters["vectors"] * parameters.get("length", self.traits.block)
+
+    def _size(self, shape: KernelGeometry, lanes: int) -> int:
+        """Number of weights of `_weights`."""
+        span, ranges = block_ranges(shape, lanes, self.traits.block)
+        return len(ranges) * span * self.traits.block * shape.taps * lanes
+
     def _weights(self, layer: Layer, shape: KernelGeometry, lanes: int) -> Prepared:
         """Weights as [output group][span input blocks][KH][KW][input lane][output lane], with `lanes` outputs per group."""
-        span, ranges = block_ranges(shape, lanes, self.traits.block)
-        size = len(ranges) * span * self.traits.block * shape.taps * lanes
+        span, _ = block_ranges(shape, lanes, self.traits.block)
         weight = layer.constants[1]
         recipe = ("opencl direct", Source(weight), self.dtype, lanes, span)
-        return self.prepared(size, partial(self._reordered, weight, shape, lanes), recipe)
+        return self.prepared(self._size(shape, lanes), partial(self._reordered, weight, shape, lanes), recipe)
 
     def _reordered(self, weight: np.ndarray, shape: KernelGeometry, lanes: int) -> np.ndarray:
         """The values of `_weights`."""
@@ -87,7 +98,7 @@ class Direct(Convolution):
 
     def lower(self, layer: Layer, parameters: Parameters) -> Lowering:
         shape = conv_geometry(layer)
-        pixels, lanes = parameters["pixels"], parameters["vectors"] * parameters.get("length", self.traits.block)
+        pixels, lanes = parameters["pixels"], self._lanes(parameters)
         span, ranges = block_ranges(shape, lanes, self.traits.block)
         items, each = self._tiles(shape, pixels, len(ranges) * shape.batch)
         words = (

@@ -15,6 +15,7 @@ from nnstretch.devices.opencl.routines.base import DTYPE, SUM_BYTES, ceil_div, c
 from nnstretch.devices.opencl.routines.conv import PLANAR_CHANNELS, Convolution, conv_geometry
 from nnstretch.devices.opencl.routines.demand import Demand
 from nnstretch.devices.opencl.routines.gemm_tile import LAUNCH, TILES, GemmTile, estimated_time, tile_of
+from nnstretch.devices.opencl.routines.images import image_macros, with_storages
 from nnstretch.graph.activation import NO_ACTIVATION
 from nnstretch.graph.layer import Layer
 
@@ -32,7 +33,8 @@ Macros = tuple[tuple[str, int], ...]
 class ImplicitGemm(Convolution):
     """Any ungrouped convolution, blocked in and out, by work groups that share their operands in local memory.
 
-    Parameters: those of a `GemmTile`; `splits`, work groups that share the steps of a tile, for layers with few tiles.
+    Parameters: those of a `GemmTile`; `splits`, work groups that share the steps of a tile, for layers with few tiles; on
+    devices with images, the `storage` of weights.
     """
 
     algorithm = "implicit_gemm"
@@ -48,7 +50,8 @@ class ImplicitGemm(Convolution):
         shape = conv_geometry(layer)
         settings = [(self._estimate(shape, tile, splits), tile, splits) for tile, splits in self._settings(shape)]
         ranked = sorted(settings, key=lambda setting: setting[0])
-        return tuple(parameters_of(tile, splits) for _, tile, splits in ranked[:_SETTINGS])
+        chosen = [parameters_of(tile, splits) for _, tile, splits in ranked[:_SETTINGS]]
+        return with_storages(self.traits, chosen, lambda one: self._size(shape, tile_of(one)))
 
     def _settings(self, shape: KernelGeometry) -> Iterator[tuple[GemmTile, int]]:
         for tile in self._fitting_tiles(shape):
@@ -84,13 +87,14 @@ class ImplicitGemm(Convolution):
         splits, tiles = parameters["splits"], ceil_div(shape.out_channels, tile.outputs)
         constants = self._weights(layer, shape, tile), self.bias(layer, tiles * tile.outputs)
         macros = self._settings_macros(shape, tile)
+        of_product = (*macros, *image_macros(parameters))
         if splits == 1:
-            call = self._product(shape, tile, 1, macros, self.reads(layer), OUTPUT, self.epilogue(layer))
+            call = self._product(shape, tile, 1, of_product, self.reads(layer), OUTPUT, self.epilogue(layer))
             return Lowering((call,), constants)
         sums = Operand("workspace", 0)
         count = shape.batch * shape.pixels * self.blocks(shape.out_channels) * self.traits.block
         calls = (
-            self._product(shape, tile, splits, macros, (INPUT, constant(0), None, None), sums),
+            self._product(shape, tile, splits, of_product, (INPUT, constant(0), None, None), sums),
             self._add_splits(layer, shape, sums, (count, splits), macros),
         )
         return Lowering(calls, constants, (SUM_BYTES * count * splits,))
@@ -158,10 +162,13 @@ class ImplicitGemm(Convolution):
 
     def _weights(self, layer: Layer, shape: KernelGeometry, tile: GemmTile) -> Prepared:
         """Weights as [tile of outputs][step][DEPTH][outputs]."""
-        size = ceil_div(shape.out_channels, tile.outputs) * self._steps(shape, tile.depth) * tile.depth * tile.outputs
         weight = layer.constants[1]
         recipe = ("opencl", self.algorithm, Source(weight), self.dtype, tile.outputs, tile.depth)
-        return self.prepared(size, partial(self._reordered, weight, shape, tile), recipe)
+        return self.prepared(self._size(shape, tile), partial(self._reordered, weight, shape, tile), recipe)
+
+    def _size(self, shape: KernelGeometry, tile: GemmTile) -> int:
+        """Number of weights of `_weights`."""
+        return ceil_div(shape.out_channels, tile.outputs) * self._steps(shape, tile.depth) * tile.depth * tile.outputs
 
     def _reordered(self, weight: np.ndarray, shape: KernelGeometry, tile: GemmTile) -> np.ndarray:
         """The values of `_weights`, in steps of DEPTH channels at one tap."""

@@ -10,13 +10,14 @@ from nnstretch.devices.base.routine import INPUT, Lowering, Parameters
 from nnstretch.devices.opencl.routines.base import DTYPE, ceil_div
 from nnstretch.devices.opencl.routines.conv import PLANAR_CHANNELS, Convolution, conv_geometry, tile_space
 from nnstretch.devices.opencl.routines.demand import Demand, tile_registers
+from nnstretch.devices.opencl.routines.images import with_storages
 from nnstretch.graph.layer import Layer
 
 
 class Planar(Convolution):
     """Ungrouped convolution of a plain float32 tensor with few channels (a network's first layer); blocked out.
 
-    Parameters: `pixels` of a row and `vectors` (output blocks) per tile.
+    Parameters: `pixels` of a row and `vectors` (output blocks) per tile; on GPUs with images, the `storage` of weights.
     """
 
     algorithm = "planar"
@@ -30,7 +31,14 @@ class Planar(Convolution):
 
     def parameter_space(self, layer: Layer) -> Sequence[Parameters]:
         """The tiles that waste least at the edges of the output, best first."""
-        return tile_space(self.traits.registers, conv_geometry(layer), self.traits.block)
+        shape = conv_geometry(layer)
+        settings = tile_space(self.traits.registers, shape, self.traits.block)
+        return with_storages(self.traits, settings, lambda one: self._size(shape, one["vectors"] * self.traits.block))
+
+    @staticmethod
+    def _size(shape: KernelGeometry, lanes: int) -> int:
+        """Number of weights, for groups of `lanes` outputs."""
+        return ceil_div(shape.out_channels, lanes) * lanes * shape.channels * shape.taps
 
     def demand(self, layer: Layer, parameters: Parameters) -> Demand:
         return Demand(tile_registers(parameters["pixels"], parameters["vectors"], self.traits.block))

@@ -15,6 +15,7 @@ from nnstretch.devices.opencl.routines.base import SUM_BYTES, ceil_div, constant
 from nnstretch.devices.opencl.routines.conv import conv_geometry
 from nnstretch.devices.opencl.routines.demand import Demand, transform_registers
 from nnstretch.devices.opencl.routines.gemm_tile import LAUNCH, GemmTile, estimated_time, tile_of
+from nnstretch.devices.opencl.routines.images import image_macros, with_storages
 from nnstretch.devices.opencl.routines.implicit_gemm import ImplicitGemm
 from nnstretch.devices.opencl.routines.winograd import stage_words
 from nnstretch.graph.layer import Layer
@@ -34,7 +35,8 @@ class WinogradGemm(ImplicitGemm):
     Three kernels: tiles are encoded; at every position, the sum over input channels is a product of matrices, computed like
     a 1×1 convolution with one split for each position; and the sums are decoded.
 
-    Parameters: `alpha`, positions of a tile along an axis, m + 2; and those of a `GemmTile`.
+    Parameters: `alpha`, positions of a tile along an axis, m + 2; those of a `GemmTile`; and on devices with images, the
+    `storage` of weights.
     """
 
     algorithm = "winograd_gemm"
@@ -54,7 +56,14 @@ class WinogradGemm(ImplicitGemm):
             for tile in self._fitting_tiles(shape)
         ]
         ranked = sorted(settings, key=lambda setting: setting[0])
-        return tuple({"alpha": alpha, **asdict(tile)} for _, alpha, tile in ranked[:_SETTINGS])
+        chosen = [{"alpha": alpha, **asdict(tile)} for _, alpha, tile in ranked[:_SETTINGS]]
+        return with_storages(self.traits, chosen, lambda one: self._encoded_size(shape, one))
+
+    def _encoded_size(self, shape: KernelGeometry, parameters: Parameters) -> int:
+        """Number of encoded weights."""
+        tile, division = tile_of(parameters), division_of(shape, parameters["alpha"], _KERNEL[0])
+        channels = self._product_shape(shape, division, tile).channels
+        return ceil_div(shape.out_channels, tile.outputs) * channels * tile.outputs
 
     def demand(self, layer: Layer, parameters: Parameters) -> Demand:
         product = super().demand(layer, parameters)
@@ -76,9 +85,10 @@ class WinogradGemm(ImplicitGemm):
         product = self._product_shape(shape, division, tile)
         channels, outputs = product.channels // division.positions, self.blocks(shape.out_channels) * self.traits.block
         sizes, count = stage_words(shape, division, panel=0), product.width
+        macros = (*self._settings_macros(product, tile), *image_macros(parameters))
         calls = (
             self._stage("encode", (INPUT,), (*sizes, count, count), (count, channels), division, _ENCODED),
-            self._product(product, tile, division.positions, self._settings_macros(product, tile), _OPERANDS, _SUMS),
+            self._product(product, tile, division.positions, macros, _OPERANDS, _SUMS),
             self._stage(
                 "decode",
                 (_SUMS, *self.reads(layer)[2:]),
@@ -88,7 +98,7 @@ class WinogradGemm(ImplicitGemm):
                 OUTPUT,
             ),
         )
-        constants = self._encoded_weights(layer, shape, tile, division), self.bias(layer, outputs)
+        constants = self._encoded_weights(layer, shape, parameters), self.bias(layer, outputs)
         each = division.positions * count * SUM_BYTES
         return Lowering(calls, constants, (channels * each, outputs * each))
 
@@ -117,10 +127,10 @@ class WinogradGemm(ImplicitGemm):
         sizes = (division.positions * channels, 1, count, shape.out_channels, 1, count)
         return KernelGeometry(1, *sizes, (1, 1), (1, 1), (0, 0))
 
-    def _encoded_weights(self, layer: Layer, shape: KernelGeometry, tile: GemmTile, division: Division) -> Prepared:
+    def _encoded_weights(self, layer: Layer, shape: KernelGeometry, parameters: Parameters) -> Prepared:
         """Weights as the product reads them: [tile of outputs][position][step][DEPTH][outputs]."""
+        tile, division = tile_of(parameters), division_of(shape, parameters["alpha"], _KERNEL[0])
         product, weight = self._product_shape(shape, division, tile), layer.constants[1]
-        size = ceil_div(shape.out_channels, tile.outputs) * product.channels * tile.outputs
         recipe = ("opencl", self.algorithm, Source(weight), tile.outputs, product.channels, division)
 
         def made() -> np.ndarray:
@@ -131,7 +141,7 @@ class WinogradGemm(ImplicitGemm):
             padded[..., : shape.channels] = encoded.transpose(1, 0, 2)
             return self._reordered(padded.reshape(shape.out_channels, -1, 1, 1), product, tile)
 
-        return self.prepared(size, made, recipe)
+        return self.prepared(self._encoded_size(shape, parameters), made, recipe)
 
 
 _OPERANDS = (_ENCODED, constant(0), None, None)

@@ -65,6 +65,7 @@ def opencl_processor(device: Device, spec: ProcessorSpec, options: CompileOption
         group_items=traits.group_items,
         wave=traits.wave,
         item_registers=traits.item_registers,
+        image_buffer=traits.image_buffer,
     )
     is_coherent = info.sharing is Sharing.COHERENT or (info.on_cpu and info.unified)
     processor = ProfiledProcessor(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nnstretch.devices.opencl.runtime import kernel_files
+from tests.kits.opencl.small_layers import IMAGES
 
 OCLGRIND = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
 RUSTICL = next(Path("/usr/lib").glob("*/libRusticlOpenCL.so.1"), None)
@@ -27,6 +28,7 @@ INCLUDED = {
     "tile.cl",
     "winograd_transform.cl",
 }
+READ_IMAGES = {name for name in kernel_files() if "READ_WEIGHTS(" in kernel_files()[name].read_text()} - INCLUDED
 SEMAPHORE = "semaphore.cl"  # needs a host that runs meanwhile
 WRITES_BEHIND = """
 import numpy as np, pyopencl as cl
@@ -83,12 +85,16 @@ def reports(arguments: list[str], folder: Path, check: str = "DATA_RACES") -> tu
     return output_of(arguments, OCLGRIND, folder, settings), log.read_text()
 
 
-def check_cases(output: str, least: int, without: frozenset[str] = frozenset()) -> None:
-    """The findings of `driver_cases` have no wrong case, all files but `without`, and a least number of comparisons."""
+def check_cases(output: str, least: int, without: frozenset[str] = frozenset(), *, images: bool = False) -> None:
+    """The findings of `driver_cases` have no wrong case, all files but `without`, and a least number of comparisons.
+
+    With `images`, all kernels that may read images have read some.
+    """
     findings = json.loads(output)
     assert not findings["wrong"], "\n".join(findings["wrong"])
     assert findings["compared"] >= least
     assert not findings["refused"] or without, findings["refused"]
+    assert set(findings["image_sources"]) == (READ_IMAGES if images else set())
     assert set(findings["sources"]) == kernel_files().keys() - INCLUDED - {SEMAPHORE} - without
 
 
@@ -97,8 +103,8 @@ def check_cases(output: str, least: int, without: frozenset[str] = frozenset()) 
 def test_all_kernels_and_networks_are_right_on_intels_driver(tmp_path: Path) -> None:
     """One network with optimisation, for which the driver takes longer than for all else."""
     networks = ["--optimised", "squeezenet1_1", "--networks", "mobilenetv3_small"]
-    chosen = ["--kinds", "device", "groups", "--settings", "2", *networks, "--option=-cl-opt-disable"]
-    check_cases(output_of([*CASES, *chosen], INTEL, tmp_path, {}), 250)
+    chosen = ["--kinds", "device", "groups", *IMAGES, "--settings", "2", *networks, "--option=-cl-opt-disable"]
+    check_cases(output_of([*CASES, *chosen], INTEL, tmp_path, {}), 250, images=True)
 
 
 @pytest.mark.slow
@@ -110,8 +116,8 @@ def test_small_layers_are_right_on_rusticl(tmp_path: Path) -> None:
     """
     assert RUSTICL is not None
     settings = {"RUSTICL_ENABLE": "llvmpipe"}
-    output = output_of([*CASES, "--once", "--kinds", "groups", "plain"], RUSTICL, tmp_path, settings)
-    check_cases(output, 25, without=frozenset({"conv_strassen.cl"}))
+    output = output_of([*CASES, "--once", "--kinds", "groups", "plain", *IMAGES], RUSTICL, tmp_path, settings)
+    check_cases(output, 25, without=frozenset({"conv_strassen.cl"}), images=True)
 
 
 @pytest.mark.slow  # its compiler takes seconds per kernel
@@ -138,9 +144,9 @@ def test_invalid_writes_are_reported(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_oclgrind
 def test_all_kernels_are_right_stay_within_their_tensors_and_have_no_races(tmp_path: Path) -> None:
-    chosen = ["--guard", "0", "--kinds", "cpu", "plain", "groups", "--settings", "2"]
+    chosen = ["--guard", "0", "--kinds", "cpu", "plain", "groups", *IMAGES, "--parts", "--settings", "2"]
     findings, report = reports([*CASES, *chosen], tmp_path)
-    check_cases(findings, 400)
+    check_cases(findings, 400, images=True)
     assert not report, report
 
 

@@ -12,6 +12,7 @@ import pytest
 from nnstretch.api.devices import opencl_traits
 from nnstretch.devices.opencl.routines import OpenCLRoutine, Traits, routines
 from nnstretch.devices.opencl.routines.demand import Demand
+from nnstretch.devices.opencl.routines.images import reads_image
 from nnstretch.devices.opencl.traits import half_rate
 from nnstretch.devices.opencl.vendors import UNKNOWN, VENDORS, vendor_name
 from nnstretch.graph.layer import Layer
@@ -24,7 +25,7 @@ DTYPES = ("float32", "float16")
 ALL = [*LAYERS.values(), *small_layers.LAYERS, *small_layers.INT8_LAYERS]
 TOO_LARGE = {
     (device, name): registers
-    for device in ("mali", "mali with small groups")
+    for device in ("mali", "mali with small groups", "mali with images")
     for name, registers in (("depthwise 5x5", 68), ("depthwise 7x7", 84))
 }
 """Registers of the smallest tile, where the weights and inputs of one row of a kernel take more than there are."""
@@ -111,18 +112,24 @@ def offered(limits: Traits) -> dict[str, list[str]]:
         ("mali", "matmul of rows", "matmul"),
         ("mali", "global pool", "global_pool"),
         ("mali", "attention", "attention"),
+        ("adreno with images", "3x3", "implicit_gemm"),
+        ("adreno with images", "depthwise 3x3", "depthwise"),
+        ("mali with images", "grouped", "direct"),
     ],
 )
 def test_inner_loops_stay_in_registers(device: str, name: str, algorithm: str) -> None:
     """A compiler for GPUs that has as many registers as a phone keeps the inner loops of the first setting free of memory.
 
-    Where local memory limits the waves, it takes no limit of registers, and must do without one.
+    With images, it is the first setting that reads them. Where local memory limits the waves, it takes no limit of registers,
+    and must do without one.
     """
     limits = PHONES[device]
     calls = [
         (routine.demand(LAYERS[name], parameters), call)
         for layer, routine, parameters, call in settings(limits)
-        if layer == name and routine.algorithm == algorithm
+        if layer == name
+        and routine.algorithm == algorithm
+        and reads_image(parameters) == device.endswith("with images")
     ]
     demand, call = calls[0]
     assert call.launch is not None

@@ -151,12 +151,13 @@ def test_a_device_whose_command_buffers_crash_is_used_without_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
-    begin = "say({'why_not': '', 'command_times': True}); say({'semaphores': True}); "
+    begin = "say({'why_not': '', 'command_times': True}); say({'semaphores': True}); say({'why_no_images': ''}); "
     monkeypatch.setattr(verdicts, "WORKER", worker_that(begin + "os.abort()"))
     device = drivers.probe_device.__wrapped__(0)
     assert device.usable
     assert device.atomics == drivers.device_info(0).atomics
     assert device.command_buffers == ""
+    assert device.image_buffer == drivers.device_info(0).image_buffer
 
 
 def test_verdicts_are_kept_and_failures_are_tested_again_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -165,13 +166,18 @@ def test_verdicts_are_kept_and_failures_are_tested_again_later(monkeypatch: pyte
     monkeypatch.setattr(verdicts, "WORKER", worker_that("say({'why_not': 'bad'})"))
     failed = verdicts.judge(info)
     assert failed.why_not
-    answers = {"why_not": "", "command_times": True}, {"semaphores": True}, {"command_buffers": "faster"}
+    answers = (
+        {"why_not": "", "command_times": True},
+        {"semaphores": True},
+        {"why_no_images": ""},
+        {"command_buffers": "faster"},
+    )
     monkeypatch.setattr(verdicts, "WORKER", worker_that("; ".join(f"say({answer})" for answer in answers)))
     assert verdicts.judge(info) == failed
     (path,) = (one for one in (tmp_path / "opencl").glob("*.json") if not one.name.startswith("drivers-"))
     os.utime(path, (0, 0))
     works = verdicts.judge(info)
-    assert works == verdicts.Verdict("", command_times=True, semaphores=True, command_buffers="faster")
+    assert works == verdicts.Verdict("", True, True, command_buffers="faster", why_no_images="")
     os.utime(path, (0, 0))
     monkeypatch.setattr(verdicts, "WORKER", worker_that("os.abort()"))
     assert verdicts.judge(info) == works
@@ -460,7 +466,8 @@ def test_every_kernel_takes_buffers_and_one_struct() -> None:
         for kernel, declared in kernels.items():
             *buffers, _ = declared.split(",")
             assert all(
-                re.fullmatch(r"\s*(const )?(volatile )?global \w+ \*\w+_buffer", buffer) for buffer in buffers
+                re.fullmatch(r"\s*((const )?(volatile )?global \w+ \*\w+_buffer|weights_in \w+)", buffer)
+                for buffer in buffers
             ), kernel
             assert integers[kernel] >= len(buffers)
 

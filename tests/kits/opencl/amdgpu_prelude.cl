@@ -109,3 +109,10 @@ LENGTHS(8)
 LENGTHS(16)
 FUNCTION float vload_half(size_t at, const global half *from) { return from[at]; }
 FUNCTION void vstore_half(float x, size_t at, global half *to) { to[at] = x; }
+
+/* Images of buffers: the first quad of what is at the address of an image describes its buffer. */
+float4 load_pixel(int4 buffer, int pixel, int offset, int base, int flags) __asm("llvm.amdgcn.struct.buffer.load.format.v4f32");
+FUNCTION float4 read_imagef(read_only image1d_buffer_t image, int pixel)
+{
+    return load_pixel(*(const constant int4 *)__builtin_astype(image, const constant int *), pixel, 0, 0, 0);
+}

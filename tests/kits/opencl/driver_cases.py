@@ -3,8 +3,8 @@
 The first OpenCL device computes small layers and networks, which are compared with ONNX Runtime and torch. Prints one
 JSON object:
 
-    {"sources": [kernel files], "compared": number of cases, "wrong": [one line for each case that is],
-     "refused": [one line for each case whose kernel the device does not take]}
+    {"sources": [kernel files], "image_sources": [those that read images], "compared": number of cases,
+     "wrong": [one line for each case that is], "refused": [one line for each case whose kernel the device does not take]}
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nnstretch.graph.layer import Layer
 from tests.kits.kernels.convolution_parity import reference
 from tests.kits.opencl import opencl_driver
 from tests.kits.opencl.opencl_parity import feeds_of, relative_error, tolerance_of
-from tests.kits.opencl.small_layers import KINDS, cases
+from tests.kits.opencl.small_layers import IMAGES, KINDS, cases, image_cases
 
 DEVICE = "device"
 """The kind of the driver's own device."""
@@ -40,20 +40,22 @@ class Findings:
     """What was compared.
 
     Attributes:
-        used: kernel files that were used, each with a storage type.
+        used: kernel files that were used, each with a storage type and the reads that were images.
         compared: number of cases.
         wrong: a line for each case that failed or is wrong.
         refused: a line for each case whose kernel the device does not take.
     """
 
-    used: set[tuple[str, str]] = field(default_factory=set)
+    used: set[tuple[str, str, int]] = field(default_factory=set)
     compared: int = 0
     wrong: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
-        sources = sorted({source for source, _ in self.used})
-        return json.dumps({"sources": sources, "compared": self.compared, "wrong": self.wrong, "refused": self.refused})
+        sources = sorted({source for source, *_ in self.used})
+        with_images = sorted({source for source, _, images in self.used if images})
+        found = {"sources": sources, "image_sources": with_images, "compared": self.compared}
+        return json.dumps({**found, "wrong": self.wrong, "refused": self.refused})
 
 
 def compare_layers(
@@ -69,19 +71,21 @@ def compare_layers(
 
     Args:
         runtime: the device.
-        traits: what kernels are made for.
+        traits: what kernels are made for; with images, only settings that read these are compared.
         findings: gets the results.
         settings: how many settings of each routine; None: all.
-        once: leave out what only uses kernel files that were compared with the same storage type.
+        once: leave out what only uses kernel files that were compared with the same storage type and images.
         conversions: compare those between int8 and floats, too.
     """
     wanted: dict[int, tuple[Layer, np.ndarray]] = {}  # by id of the layer, which its reference keeps unique
-    for routine, layer, parameters in cases(traits, settings):
+    chosen = image_cases if traits.image_buffer else cases
+    for routine, layer, parameters in chosen(traits, settings):
         layouts = routine.layouts(layer, parameters)
         if not conversions and layer.op == "Reorder" and any(one.dtype for some in layouts for one in some):
             continue
         lowering = routine.lower(layer, parameters)
-        used = {(call.launch.source, routine.descriptor.dtype) for call in lowering.calls if call.launch}
+        launches = [call.launch for call in lowering.calls if call.launch]
+        used = {(launch.source, routine.descriptor.dtype, launch.images) for launch in launches}
         if once and used <= findings.used:
             continue
         if id(layer) not in wanted:
@@ -126,10 +130,13 @@ def compare_network(name: str, findings: Findings) -> None:
 
 def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Checks the kernels of the first OpenCL device.")
-    parser.add_argument("--kinds", nargs="*", default=[], choices=[*KINDS, DEVICE], help="devices to make kernels for")
+    parser.add_argument(
+        "--kinds", nargs="*", default=[], choices=[*KINDS, *IMAGES, DEVICE], help="devices to make kernels for"
+    )
     parser.add_argument("--settings", type=int, help="settings of every routine (all)")
     parser.add_argument("--once", action="store_true", help="each kernel file once for each storage type")
     parser.add_argument("--no-conversions", action="store_true", help="leave out those between int8 and floats")
+    parser.add_argument("--parts", action="store_true", help="images are made of parts of buffers")
     parser.add_argument("--guard", type=int, default=opencl_driver.GUARD, help="bytes around every tensor")
     parser.add_argument("--networks", nargs="*", default=[], help="networks of the zoo")
     parser.add_argument("--optimised", nargs="*", default=[], help="networks that are compiled without `--option`")
@@ -146,8 +153,10 @@ def main(arguments: Sequence[str]) -> int:
         compare_network(name, findings)
     runtime_module._OPTIONS = (*runtime_module._OPTIONS, *chosen.option)
     runtime = OpenCLRuntime(ProcessorSpec("opencl", 0), info=device_info(0))
+    if chosen.parts:
+        runtime.largest_image = 0
     for kind in chosen.kinds:
-        traits = runtime.traits if kind == DEVICE else KINDS[kind]
+        traits = runtime.traits if kind == DEVICE else {**KINDS, **IMAGES}[kind]
         conversions = not chosen.no_conversions
         compare_layers(runtime, traits, findings, chosen.settings, once=chosen.once, conversions=conversions)
     for name in chosen.networks:

@@ -10,7 +10,7 @@ import numpy as np
 
 from nnstretch.devices.base.routine import Layout, Lowering, Operand
 from nnstretch.devices.base.spec import ProcessorSpec
-from nnstretch.devices.opencl.runtime import MemoryArgument, OpenCLRuntime
+from nnstretch.devices.opencl.runtime import OpenCLRuntime
 from nnstretch.graph.dtypes import DEFAULT_DTYPE
 from nnstretch.graph.layer import Layer
 
@@ -82,6 +82,7 @@ class _Prepared:
     operands: dict[Operand, _Guarded]
     sources: dict[Operand, np.ndarray]
     launches: list[tuple[pyopencl.Kernel, tuple[int, ...], tuple[int, ...] | None]]
+    images: list[object]  # which kernels do not keep
 
     def enqueue(self, queue: pyopencl.CommandQueue) -> None:
         import pyopencl as cl
@@ -112,17 +113,17 @@ def _prepare(
         operands[Operand("workspace", index)] = _guarded(runtime, None, -(-size // 4) * 4)
 
     launches: list[tuple[pyopencl.Kernel, tuple[int, ...], tuple[int, ...] | None]] = []
+    images: list[object] = []
     for call in lowering.calls:
         assert call.launch is not None
         kernel = runtime.kernel(call.launch, call.kernel)
         used = [operands[operand] if operand is not None else None for operand in (*call.reads, *call.writes)]
-        offsets = call.launch.offsets([GUARD if guarded else 0 for guarded in used])
-        memory: list[MemoryArgument] = [
-            (guarded.buffer if guarded else None, offset) for guarded, offset in zip(used, offsets, strict=True)
-        ]
+        memory = runtime.memory_arguments(
+            call.launch, [(guarded.buffer, GUARD, guarded.size) if guarded else None for guarded in used], images
+        )
         runtime.set_arguments(kernel, memory, call.parameters)
         launches.append((kernel, call.launch.global_size, call.launch.local_size))
-    return _Prepared(operands, sources, launches)
+    return _Prepared(operands, sources, launches, images)
 
 
 def run_lowering(

@@ -265,6 +265,9 @@ MAKER(clCreateProgramWithBinary,
       (context, n, devices, lengths, binaries, statuses, error))
 MAKER(clCreateSubBuffer, (void *buffer, uint64_t flags, uint32_t type, const void *part, int32_t *error),
       (buffer, flags, type, part, error))
+MAKER(clCreateImage,
+      (void *context, uint64_t flags, const void *format, const void *description, void *host, int32_t *error),
+      (context, flags, format, description, host, error))
 PLAIN(clGetPlatformIDs, (uint32_t most, void **platforms, uint32_t *count), (most, platforms, count))
 PLAIN(clGetPlatformInfo, (void *platform, uint32_t name, size_t size, void *value_out, size_t *size_out),
       (platform, name, size, value_out, size_out))

@@ -57,6 +57,8 @@ PHONES = {
     "small adreno": traits(replace(ADRENO, local_memory=16 << 10, group_items=256)),
     "mali": traits(MALI),
     "mali with small groups": traits(replace(MALI, group_items=256)),
+    "adreno with images": traits(replace(ADRENO, image_buffer=1 << 27)),
+    "mali with images": traits(replace(MALI, image_buffer=1 << 16)),
 }
 """Traits of GPUs of phones by name."""
 

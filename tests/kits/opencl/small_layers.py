@@ -9,6 +9,7 @@ from itertools import islice
 from nnstretch.devices.base.float_form import float_form_routines
 from nnstretch.devices.base.routine import Layout, Parameters, Routine, reorder_layer
 from nnstretch.devices.opencl.routines import Reorder, Traits, routines
+from nnstretch.devices.opencl.routines.images import reads_image
 from nnstretch.graph.dtypes import QuantizationParameters
 from nnstretch.graph.layer import Attribute, Layer, TensorType
 from tests.kits.kernels.convolution_parity import conv_layer
@@ -90,6 +91,11 @@ KINDS = {
     "groups": Traits(block=4, on_cpu=False, compute_units=2, registers=16, local_memory=8 << 10, group_items=64),
 }
 """Devices on a CPU, without local memory, and with work groups that share operands in it."""
+IMAGES = {
+    "images": replace(KINDS["plain"], block=4, registers=16, image_buffer=1 << 16),
+    "groups and images": replace(KINDS["groups"], local_memory=16 << 10, image_buffer=1 << 16),
+}
+"""Like the latter two, with images and local memory for all tiles; `image_cases` has their settings."""
 
 
 def cases(traits: Traits, settings: int | None = 1) -> Iterator[tuple[Routine, Layer, Parameters]]:
@@ -117,3 +123,13 @@ def cases(traits: Traits, settings: int | None = 1) -> Iterator[tuple[Routine, L
     yield Reorder(traits), reorder_layer(TensorType(IMAGE), Layout(traits.block), Layout(16)), {}
     yield Reorder(traits), reorder_layer(BYTES, Layout(traits.block, "float32"), Layout(16)), {}
     yield Reorder(traits), reorder_layer(BYTES, Layout(16), Layout(traits.block, "float16")), {}
+
+
+def image_cases(traits: Traits, settings: int | None = 1) -> Iterator[tuple[Routine, Layer, Parameters]]:
+    """As `cases`, of float layers, and only settings that read images."""
+    for layer in LAYERS:
+        for routine in routines(traits, ("float32", "float16")):
+            if routine.supports(layer):
+                with_images = (one for one in routine.parameter_space(layer) if reads_image(one))
+                for parameters in islice(with_images, settings):
+                    yield routine, layer, parameters

@@ -32,6 +32,7 @@ enum {
     OCL_DEVICE_IMAGE2D_MAX_WIDTH = 0x1011,
     OCL_DEVICE_IMAGE2D_MAX_HEIGHT = 0x1012,
     OCL_DEVICE_IMAGE_SUPPORT = 0x1016,
+    OCL_DEVICE_MEM_BASE_ADDR_ALIGN = 0x1019,
     OCL_DEVICE_LOCAL_MEM_TYPE = 0x1022,
     OCL_DEVICE_LOCAL_MEM_SIZE = 0x1023,
     OCL_DEVICE_NAME = 0x102B,
@@ -60,6 +61,10 @@ enum {
     OCL_MEM_ALLOC_HOST_PTR = 1 << 4,
     OCL_MEM_COPY_HOST_PTR = 1 << 5,
     OCL_BUFFER_CREATE_TYPE_REGION = 0x1220,
+    OCL_RGBA = 0x10B5, /* an order of channels, and types of them */
+    OCL_HALF_FLOAT = 0x10DD,
+    OCL_FLOAT = 0x10DE,
+    OCL_MEM_OBJECT_IMAGE1D_BUFFER = 0x10F6,
     OCL_MAP_READ_WRITE = 3,
 
     OCL_QUEUE_PROFILING_ENABLE = 1 << 1,
@@ -72,6 +77,17 @@ enum {
 typedef struct {
     size_t origin, size;
 } ocl_part;
+
+typedef struct {
+    ocl_uint order, type; /* of channels */
+} ocl_image_format;
+
+typedef struct {
+    ocl_uint type;
+    size_t width, height, depth, array_size, row_pitch, slice_pitch;
+    ocl_uint n_mip_levels, n_samples;
+    ocl_handle buffer;
+} ocl_image_desc;
 
 /* F(result, name without "cl", parameters) */
 #define NNS_OCL_FUNCTIONS(F)                                                                                          \
@@ -116,6 +132,9 @@ typedef struct {
 
 /* Functions that older drivers' libraries lack. */
 #define NNS_OCL_OPTIONAL_FUNCTIONS(F)                                                                 \
+    F(ocl_handle, CreateImage,                                                                        \
+      (ocl_handle context, ocl_ulong flags, const ocl_image_format *format,                           \
+       const ocl_image_desc *description, void *host, ocl_int *error))                                \
     F(void *, SVMAlloc, (ocl_handle context, ocl_ulong flags, size_t size, ocl_uint alignment))       \
     F(void, SVMFree, (ocl_handle context, void *memory))
 

@@ -137,7 +137,7 @@ static void describe_dot(ocl_handle id, nns_ocl_device *device) {
 }
 
 static void describe_images(ocl_handle id, nns_ocl_device *device) {
-    if (!(read_number(id, OCL_DEVICE_IMAGE_SUPPORT, sizeof(ocl_uint)) & 1)) return;
+    if (!nns_ocl.CreateImage || !(read_number(id, OCL_DEVICE_IMAGE_SUPPORT, sizeof(ocl_uint)) & 1)) return;
     device->image_width = (int64_t)read_number(id, OCL_DEVICE_IMAGE2D_MAX_WIDTH, sizeof(size_t));
     device->image_height = (int64_t)read_number(id, OCL_DEVICE_IMAGE2D_MAX_HEIGHT, sizeof(size_t));
     device->image_buffer = (int64_t)read_number(id, OCL_DEVICE_IMAGE_MAX_BUFFER_SIZE, sizeof(size_t));
@@ -166,6 +166,8 @@ static void describe(ocl_handle id, const char *platform, nns_ocl_device *device
     device->half_arithmetic = has_extension(id, "cl_khr_fp16");
     device->allocation_bytes = (int64_t)read_number(id, OCL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(ocl_ulong));
     device->address_bits = (int32_t)read_number(id, OCL_DEVICE_ADDRESS_BITS, sizeof(ocl_uint));
+    const int64_t alignment = (int64_t)read_number(id, OCL_DEVICE_MEM_BASE_ADDR_ALIGN, sizeof(ocl_uint)) / 8; /* of bits */
+    device->part_alignment = alignment > 0 ? alignment : 1;
     describe_dot(id, device);
     describe_images(id, device);
 }

@@ -29,6 +29,7 @@ typedef struct {
     bool half_arithmetic; /* computes with float16 */
     bool int8_dot, int8_dot_accelerated; /* has dot products of int8, and instructions for them */
     int64_t image_width, image_height, image_buffer; /* most pixels of images; 0 without images */
+    int64_t part_alignment;                          /* parts of buffers begin at multiples of it, in bytes */
     int64_t allocation_bytes;                        /* of one allocation, at most */
     int32_t address_bits;
 } nns_ocl_device;

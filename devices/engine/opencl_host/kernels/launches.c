@@ -53,6 +53,11 @@ static ocl_handle memory_of(const nns_ocl_port *port, int64_t number) {
     return port->slots[number - NNS_OCL_FIRST_SLOT - port->plan->first_slot].memory.buffer;
 }
 
+/* Bytes of a memory that may be read as an image: of constants alone. */
+static int64_t bytes_of(const nns_ocl_port *port, int64_t number) {
+    return number == NNS_OCL_CONSTANTS ? port->plan->constant_bytes : 0;
+}
+
 static int32_t make_launch(nns_ocl_host *host, const nns_ocl_launch *plan, nns_launch *launch, nns_report *report) {
     nns_ocl_argument memory[NNS_MAX_READS + NNS_MAX_WRITES];
     const nns_ocl_program *program = &host->plan->programs[plan->program];
@@ -60,6 +65,8 @@ static int32_t make_launch(nns_ocl_host *host, const nns_ocl_launch *plan, nns_l
     for (int64_t i = 0; i < plan->n_operands; i++) {
         const int64_t *operand = plan->operands + i * NNS_OCL_OPERAND_WORDS;
         memory[i] = (nns_ocl_argument){memory_of(port, operand[0]), operand[1] / operand[3]};
+        const nns_ocl_pixels pixels = {memory[i].buffer, bytes_of(port, operand[0]), operand[1], operand[2], operand[3]};
+        if (program->images >> i & 1) TRY(nns_ocl_make_image(host, port, &pixels, &memory[i], report));
     }
     launch->dimensions = plan->dimensions;
     for (int32_t d = 0; d < plan->dimensions; d++) {

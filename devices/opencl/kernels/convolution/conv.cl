@@ -27,12 +27,12 @@
 #define ACCUMULATE(type, ONE, row)                                                                  \
     for (int kx = 0; kx < kernel_w; kx++) {                                                         \
         const type *from = (row) + kx * dilation_w * B + first;                                     \
-        const global number *tap = taps + kx * TAP + first * OUTPUTS;                               \
+        weights_at tap = taps + kx * TAP + first * OUTPUTS;                                         \
         for (int lane = first; lane < last; lane++, from++, tap += OUTPUTS) {                       \
             floatl w[VECTORS];                                                                      \
             UNROLL for (int v = 0; v < VECTORS; v++) {                                              \
-                w[v] = READ_VECTOR(tap + v * LENGTH);                                               \
-                PREFETCH(tap + ahead + v * LENGTH);                                                 \
+                w[v] = READ_WEIGHTS(READ_VECTOR, weights, tap + v * LENGTH);                        \
+                PREFETCH_WEIGHTS(tap + ahead + v * LENGTH);                                         \
             }                                                                                       \
             UNROLL for (int p = 0; p < PIXELS; p++) {                                               \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                            \
@@ -47,7 +47,7 @@ typedef struct {
     int pad_top, pad_left, group_in, group_out, span, blocks_per_pass, tiles_per_item, has_residual, kind, a, b;
 } conv_direct_arguments;
 
-PART void convolve(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+PART void convolve(const global number *x_buffer, weights_in weights, const global number *bias_buffer,
                    const global number *residual_buffer, global number *y_buffer, const conv_direct_arguments given,
                    int item, int group, int image)
 {
@@ -65,7 +65,7 @@ PART void convolve(const global number *x_buffer, const global number *weight_bu
     const int block_first = channel_first / B, block_last = (channel_last - 1) / B;
 
     const global number *x = x_buffer + given.x_offset + (long)image * in_blocks * height * width * B;
-    const global number *weight = weight_buffer + given.weight_offset + (long)group * given.span * kernel_h * kernel_w * TAP;
+    const weights_at weight = WEIGHTS_AT(weights, given.weight_offset + (long)group * given.span * kernel_h * kernel_w * TAP);
     const global number *bias = bias_buffer + given.bias_offset + group * OUTPUTS;
     const long plane = (long)out_height * out_width * B;
     const int y_lane = group * OUTPUTS % B; /* lane of the group's first output in its block */
@@ -101,7 +101,7 @@ PART void convolve(const global number *x_buffer, const global number *weight_bu
                 const int first = block == block_first ? channel_first - block * B : 0;
                 const int last = block == block_last ? channel_last - block * B : B;
                 for (int ky = ky_begin; ky < ky_end; ky++) {
-                    const global number *taps = weight + (long)((block - block_first) * kernel_h + ky) * kernel_w * TAP;
+                    const weights_at taps = weight + (long)((block - block_first) * kernel_h + ky) * kernel_w * TAP;
                     const global number *row = x + ((long)block * height + y0 + ky * dilation_h) * width * B;
                     if (in_place) {
                         const global number *segment = row + x0 * B;
@@ -124,9 +124,9 @@ PART void convolve(const global number *x_buffer, const global number *weight_bu
     }
 }
 
-kernel void conv_direct(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+kernel void conv_direct(const global number *x_buffer, weights_in weights, const global number *bias_buffer,
                         const global number *residual_buffer, global number *y_buffer, const conv_direct_arguments given)
 {
-    convolve(x_buffer, weight_buffer, bias_buffer, residual_buffer, y_buffer, given, get_global_id(0), get_global_id(1),
+    convolve(x_buffer, weights, bias_buffer, residual_buffer, y_buffer, given, get_global_id(0), get_global_id(1),
              get_global_id(2));
 }

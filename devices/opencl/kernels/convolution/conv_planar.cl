@@ -13,11 +13,11 @@
 #define ACCUMULATE(space, row)                                                                      \
     {                                                                                               \
         const space float *from = (row);                                                            \
-        const global number *tap = taps;                                                            \
+        weights_at tap = taps;                                                                      \
         for (int kx = 0; kx < kernel_w; kx++, from += dilation_w, tap += TAP) {                     \
             floatb w[VECTORS];                                                                      \
             UNROLL for (int v = 0; v < VECTORS; v++)                                                \
-                w[v] = READ(tap + v * B);                                                           \
+                w[v] = READ_WEIGHTS(READ, weights, tap + v * B);                                    \
             UNROLL for (int p = 0; p < PIXELS; p++) {                                               \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                            \
                     sum[p][v] = fma(w[v], (floatb)(from[p * STRIDE_W]), sum[p][v]);                 \
@@ -31,7 +31,7 @@ typedef struct {
     int pad_top, pad_left, tiles_per_item, has_residual, kind, a, b;
 } conv_planar_arguments;
 
-PART void convolve(const global float *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+PART void convolve(const global float *x_buffer, weights_in weights, const global number *bias_buffer,
                    const global number *residual_buffer, global number *y_buffer, const conv_planar_arguments given,
                    int item, int group, int image)
 {
@@ -44,7 +44,7 @@ PART void convolve(const global float *x_buffer, const global number *weight_buf
     const int tile_end = min(tile_begin + given.tiles_per_item, tiles_x * out_height);
 
     const global float *x = x_buffer + given.x_offset + (long)image * channels * height * width;
-    const global number *weight = weight_buffer + given.weight_offset + (long)group * channels * kernel_h * kernel_w * TAP;
+    const weights_at weight = WEIGHTS_AT(weights, given.weight_offset + (long)group * channels * kernel_h * kernel_w * TAP);
     const global number *bias = bias_buffer + given.bias_offset + group * VECTORS * B;
     const long plane = (long)out_height * out_width * B;
     const long y_first = ((long)image * out_blocks + group * VECTORS) * plane;
@@ -61,7 +61,7 @@ PART void convolve(const global float *x_buffer, const global number *weight_buf
 
         for (int channel = 0; channel < channels; channel++) {
             for (int ky = ky_begin; ky < ky_end; ky++) {
-                const global number *taps = weight + (long)(channel * kernel_h + ky) * kernel_w * TAP;
+                const weights_at taps = weight + (long)(channel * kernel_h + ky) * kernel_w * TAP;
                 const global float *row = x + ((long)channel * height + y0 + ky * dilation_h) * width;
                 if (inside) {
                     ACCUMULATE(global, row + x0)
@@ -83,9 +83,9 @@ PART void convolve(const global float *x_buffer, const global number *weight_buf
     }
 }
 
-kernel void conv_planar(const global float *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+kernel void conv_planar(const global float *x_buffer, weights_in weights, const global number *bias_buffer,
                         const global number *residual_buffer, global number *y_buffer, const conv_planar_arguments given)
 {
-    convolve(x_buffer, weight_buffer, bias_buffer, residual_buffer, y_buffer, given, get_global_id(0), get_global_id(1),
+    convolve(x_buffer, weights, bias_buffer, residual_buffer, y_buffer, given, get_global_id(0), get_global_id(1),
              get_global_id(2));
 }

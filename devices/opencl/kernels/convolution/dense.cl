@@ -35,12 +35,12 @@ INLINE void write_row(floatb sum, const dense_arguments given, int row, int bloc
 
 #if GROUP == 1
 
-kernel void dense(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+kernel void dense(const global number *x_buffer, weights_in weights, const global number *bias_buffer,
                   const global number *residual_buffer, global number *y_buffer, const dense_arguments given)
 {
     const int rows = given.rows, inputs = given.inputs;
     const int block = get_global_id(0), row_first = (int)get_global_id(1) * ROWS;
-    const global number *weight = weight_buffer + given.weight_offset + (long)block * inputs * B;
+    const weights_at weight = WEIGHTS_AT(weights, given.weight_offset + (long)block * inputs * B);
 
     const global number *x[ROWS];
     UNROLL for (int r = 0; r < ROWS; r++)
@@ -55,14 +55,14 @@ kernel void dense(const global number *x_buffer, const global number *weight_buf
     long k = 0;
     for (; k + PARTS <= inputs; k += PARTS) {
         UNROLL for (int i = 0; i < PARTS; i++) {
-            const floatb w = READ(weight + (k + i) * B);
-            PREFETCH(weight + AHEAD + (k + i) * B);
+            const floatb w = READ_WEIGHTS(READ, weights, weight + (k + i) * B);
+            PREFETCH_WEIGHTS(weight + AHEAD + (k + i) * B);
             UNROLL for (int r = 0; r < ROWS; r++)
                 sum[r][i] = fma(w, (floatb)(READ_ONE(x[r] + k + i)), sum[r][i]);
         }
     }
     for (; k < inputs; k++) {
-        const floatb w = READ(weight + k * B);
+        const floatb w = READ_WEIGHTS(READ, weights, weight + k * B);
         UNROLL for (int r = 0; r < ROWS; r++)
             sum[r][0] = fma(w, (floatb)(READ_ONE(x[r] + k)), sum[r][0]);
     }
@@ -81,13 +81,13 @@ kernel void dense(const global number *x_buffer, const global number *weight_buf
 #else
 
 __attribute__((reqd_work_group_size(GROUP, 1, 1)))
-kernel void dense(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+kernel void dense(const global number *x_buffer, weights_in weights, const global number *bias_buffer,
                   const global number *residual_buffer, global number *y_buffer, const dense_arguments given)
 {
     local floatb parts[ROWS][GROUP];
     const int rows = given.rows, inputs = given.inputs, item = get_local_id(0);
     const int block = get_group_id(0), row_first = (int)get_global_id(1) * ROWS;
-    const global number *weight = weight_buffer + given.weight_offset + (long)block * inputs * B;
+    const weights_at weight = WEIGHTS_AT(weights, given.weight_offset + (long)block * inputs * B);
 
     floatb sum[ROWS];
     const global number *x[ROWS];
@@ -97,7 +97,7 @@ kernel void dense(const global number *x_buffer, const global number *weight_buf
     }
     /* Loads of several steps are under way at a time. */
     _Pragma("unroll 8") for (int k = item; k < inputs; k += GROUP) {
-        const floatb w = READ(weight + (long)k * B);
+        const floatb w = READ_WEIGHTS(READ, weights, weight + (long)k * B);
         UNROLL for (int r = 0; r < ROWS; r++)
             sum[r] = fma(w, (floatb)(READ_ONE(x[r] + k)), sum[r]);
     }

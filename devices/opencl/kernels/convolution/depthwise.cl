@@ -10,12 +10,12 @@
 #include "tile.cl"
 
 /* Adds the products of one input row, from column x0 on, and one row of taps to the tile. Every pixel is loaded once. */
-static inline void add_row(floatb sum[PIXELS][VECTORS], const global number *row, const global number *taps, int x0, int width,
-                           int inside)
+static inline void add_row(floatb sum[PIXELS][VECTORS], const global number *row, weights_in weights, weights_at taps, int x0,
+                           int width, int inside)
 {
     floatb w[KERNEL_W];
     UNROLL for (int kx = 0; kx < KERNEL_W; kx++)
-        w[kx] = READ(taps + kx * B);
+        w[kx] = READ_WEIGHTS(READ, weights, taps + kx * B);
     UNROLL for (int i = 0; i < SEGMENT; i++) {
         floatb x = (floatb)(0.0f);
         if (inside || (x0 + i >= 0 && x0 + i < width))
@@ -34,7 +34,7 @@ typedef struct {
     int tiles_per_item, has_residual, kind, a, b;
 } conv_depthwise_arguments;
 
-PART void convolve(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+PART void convolve(const global number *x_buffer, weights_in weights, const global number *bias_buffer,
                    const global number *residual_buffer, global number *y_buffer, const conv_depthwise_arguments given,
                    int item, int block, int image)
 {
@@ -45,7 +45,7 @@ PART void convolve(const global number *x_buffer, const global number *weight_bu
     const int tile_end = min(tile_begin + given.tiles_per_item, tiles_x * out_height);
 
     const global number *x = x_buffer + given.x_offset + ((long)image * blocks + block) * height * width * B;
-    const global number *weight = weight_buffer + given.weight_offset + (long)block * kernel_h * KERNEL_W * B;
+    const weights_at weight = WEIGHTS_AT(weights, given.weight_offset + (long)block * kernel_h * KERNEL_W * B);
     const global number *bias = bias_buffer + given.bias_offset + block * B;
     const long y_first = ((long)image * blocks + block) * out_height * out_width * B;
 
@@ -61,7 +61,7 @@ PART void convolve(const global number *x_buffer, const global number *weight_bu
 
         for (int ky = ky_begin; ky < ky_end; ky++) {
             const global number *row = x + (long)(y0 + ky * dilation_h) * width * B;
-            add_row(sum, row, weight + ky * KERNEL_W * B, x0, width, inside);
+            add_row(sum, row, weights, weight + ky * KERNEL_W * B, x0, width, inside);
         }
 
         const long at = y_first + ((long)oy * out_width + ox) * B;
@@ -75,10 +75,10 @@ PART void convolve(const global number *x_buffer, const global number *weight_bu
     }
 }
 
-kernel void conv_depthwise(const global number *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+kernel void conv_depthwise(const global number *x_buffer, weights_in weights, const global number *bias_buffer,
                            const global number *residual_buffer, global number *y_buffer,
                            const conv_depthwise_arguments given)
 {
-    convolve(x_buffer, weight_buffer, bias_buffer, residual_buffer, y_buffer, given, get_global_id(0), get_global_id(1),
+    convolve(x_buffer, weights, bias_buffer, residual_buffer, y_buffer, given, get_global_id(0), get_global_id(1),
              get_global_id(2));
 }

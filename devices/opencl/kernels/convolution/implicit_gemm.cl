@@ -193,11 +193,11 @@ static inline long output_place(int output, const implicit_gemm_arguments given)
 #define ITEM_PIXEL(item, p) PIXEL_AT(COLUMN_OF(item, (p) / 4) + (p) % 4)
 
 /* The quads of weights of a step that an item fetches. */
-INLINE void fetch_weights(const global number *weight, int item, float4 w[WEIGHT_FETCHES])
+INLINE void fetch_weights(weights_in weights, weights_at weight, int item, float4 w[WEIGHT_FETCHES])
 {
     UNROLL for (int i = 0; i < WEIGHT_FETCHES; i++) {
         if (FETCHES_WEIGHT(item, i))
-            w[i] = READ_QUAD(weight + i * ITEMS * 4);
+            w[i] = READ_WEIGHTS(READ_QUAD, weights, weight + i * ITEMS * 4);
     }
 }
 
@@ -285,7 +285,7 @@ static inline void activate_outputs(int first_pixel, int first_output, int item,
 }
 
 __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
-kernel void implicit_gemm(const global source *x_buffer, const global number *weight_buffer, const global number *bias_buffer,
+kernel void implicit_gemm(const global source *x_buffer, weights_in weight_memory, const global number *bias_buffer,
                           const global number *residual_buffer, global number *y_buffer, const implicit_gemm_arguments given)
 {
     local float4 memory[LOCAL_SIZE];
@@ -304,8 +304,8 @@ kernel void implicit_gemm(const global source *x_buffer, const global number *we
     at.distances = distances;
 #endif
     const global source *x = x_buffer + given.x_offset + pixel / plane * IMAGE_SIZE(given);
-    const global number *weight =
-        weight_buffer + given.weight_offset + ((long)tile * given.steps + begin) * DEPTH * TILE_OUTPUTS + item * 4;
+    weights_at weight = WEIGHTS_AT(
+        weight_memory, given.weight_offset + ((long)tile * given.steps + begin) * DEPTH * TILE_OUTPUTS + item * 4);
 
     float4 sum[ITEM_PIXELS][OUTPUT_QUADS];
     UNROLL for (int i = 0; i < OUTPUT_QUADS; i++) {
@@ -318,7 +318,7 @@ kernel void implicit_gemm(const global source *x_buffer, const global number *we
     for (int step = begin; step <= end; step++, weight += DEPTH * TILE_OUTPUTS) {
         const int buffer = (step - begin) & 1;
         if (step < end) {
-            fetch_weights(weight, item, w);
+            fetch_weights(weight_memory, weight, item, w);
             fetch_step(cursor, at, given, v);
             cursor = next_step(cursor, given);
         }

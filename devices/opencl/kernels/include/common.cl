@@ -11,6 +11,9 @@
  *
  * NNS_BLOCK is the block b of the blocked layout NCHW[b]c: a tensor is stored as N, ceil(C/b), H, W, b. Padding lanes of C
  * hold arbitrary finite values. NNS_CPU is 1 on devices on the CPU, else 0.
+ *
+ * NNS_IMAGES says which reads are images, made from the same buffers: bit i is read i. A pixel is four numbers, and offsets
+ * count numbers as in buffers. GPUs have caches for images beside those for buffers. The weights, read 1, may be one.
  */
 #define NNS_JOIN_(a, b) a##b
 #define NNS_JOIN(a, b) NNS_JOIN_(a, b)
@@ -51,6 +54,25 @@ typedef NNS_JOIN(float, NNS_BLOCK) floatb;
 #define WRITE_BLOCK STORE_BLOCK
 #define READ_ONE LOAD_ONE
 #define WRITE_ONE STORE_ONE
+#endif
+
+/* The weights: `weights_in` is their memory and `weights_at` a place in it, to which numbers can be added. READ_WEIGHTS reads from
+ * a place what READ reads from a pointer; from an image this must be four numbers, at a multiple of four. */
+#ifndef NNS_IMAGES
+#define NNS_IMAGES 0
+#endif
+#if NNS_IMAGES & 2
+#define weights_in read_only image1d_buffer_t
+typedef int weights_at;
+#define WEIGHTS_AT(memory, offset) ((int)(offset))
+#define READ_WEIGHTS(READ, memory, place) read_imagef(memory, (int)((place) >> 2))
+#define PREFETCH_WEIGHTS(place)
+#else
+#define weights_in const global number *
+typedef const global number *weights_at;
+#define WEIGHTS_AT(memory, offset) ((memory) + (offset))
+#define READ_WEIGHTS(READ, memory, place) READ(place)
+#define PREFETCH_WEIGHTS(place) PREFETCH(place)
 #endif
 
 /* Prefetches a cache line. CPU cores, unlike GPUs, stall on a long stream of weights from memory. `prefetch` of OpenCL C does

@@ -145,7 +145,7 @@ def test_layers_compute_with_the_integers_of_the_file(kind: str, zero: Zero, tmp
     (found,), facts = run(files, x=x)
     assert facts["dtype"] == "int8"
     assert facts["variant"] == "1 of 1 layers in int8"
-    # ncnn multiplies by reciprocals, some of which are approximate.
+    # ncnn multiplies by reciprocals, and some are approximate.
     limit = 2e-4 * np.ptp(expected)
     np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=limit)
     lowest = 0 if zero == np.iinfo(zero.dtype).min else -127 * scale

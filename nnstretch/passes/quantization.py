@@ -209,17 +209,17 @@ def transposed_weight(node: ir.Node, value: ir.Value) -> ir.Value | None:
     return result
 
 
-def _weight(value: ir.Value | None) -> tuple[np.ndarray, np.ndarray] | None:
-    """Int8 weights and the scale of each output channel (axis 0); None if the weights are not int8 with such scales."""
+def stored_weights(value: ir.Value | None, axis: int = 0) -> tuple[np.ndarray, np.ndarray] | None:
+    """Int8 weights and the scale of each output channel along `axis`; None if they are not int8 with such scales."""
     origin = producer_of(value)
     found, stored = rounding(origin), None if origin is None else constant(origin.inputs[0])
-    if found is None or stored is None or (found.axis != 0 and not found.is_per_tensor):
+    if found is None or stored is None or not (found.axis == axis or found.is_per_tensor):
         return None
     if stored.dtype == np.uint8 and (found.zero_points == _SIGN).all():
         stored = (stored.astype(np.int16) - _SIGN).astype(np.int8)
     elif stored.dtype != np.int8 or found.zero_points.any():
         return None
-    return stored, np.broadcast_to(found.scales, stored.shape[:1]).copy()
+    return stored, np.broadcast_to(found.scales, (stored.shape[axis],)).copy()
 
 
 def _bias(value: ir.Value | None, scales: np.ndarray) -> np.ndarray | None:
@@ -343,7 +343,7 @@ def _sums_fit(weights: ir.Value | None, bias: ir.Value | None) -> bool:
 def _weighted_inputs(node: ir.Node) -> list[ir.Value | None] | None:
     """The inputs of a Conv or Dense on int8; None if it cannot be one."""
     source, residual = _integers(node.inputs[0]), _integers(argument(node, 3))
-    quantization, weight = quantization_of(source), _weight(node.inputs[1])
+    quantization, weight = quantization_of(source), stored_weights(node.inputs[1])
     if quantization is None or weight is None or (argument(node, 3) is not None and residual is None):
         return None
     stored, scales = weight

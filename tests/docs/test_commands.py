@@ -51,8 +51,8 @@ REPLACED = {
     "mobilenetv3_small:weights": "tiny.py:tiny:weights",
     # The tutorial's network is smaller, and is tuned by one of its commands; those of other pages tune, too. Its widths decide
     # how many kernels the search compiles for OpenCL.
-    "layer(1, 64, stride=2), *(layer(64, 64) for _ in range(6))": "layer(1, 32, stride=2), *(layer(32, 32) for _ in range(2))",
-    "nn.Linear(64, 10)]": "nn.Linear(32, 10)]",
+    "layer(1, 64, stride=2), *(layer(64, 64) for _ in range(6))": "layer(1, 16, stride=2), *(layer(16, 16) for _ in range(2))",
+    "nn.Linear(64, 10)]": "nn.Linear(16, 10)]",
     "nnstretch bench model.py:network": "nnstretch bench model.py:network --no-tune",
     # What is tuned in an emulator has one convolution: every candidate of a layer runs there for long.
     "nnstretch tune model.onnx --target": "nnstretch tune small.onnx --target",

@@ -112,10 +112,11 @@ def test_all_kernels_and_networks_are_right_on_intels_driver(tmp_path: Path) -> 
 def test_small_layers_are_right_on_rusticl(tmp_path: Path) -> None:
     """The product refuses it, because it ends loops that only large layers have. Its compiler takes long for a CPU's tiles.
 
-    For one kernel of Winograd's it states smaller work groups than it runs, so that is compared in another form.
+    For one kernel of Winograd's it states smaller work groups than it runs, so that is compared in another form. LLVM's passes
+    behind Mesa's own compiler are left out: PoCL and Intel's driver have them, too, and they take two fifths of the time.
     """
     assert RUSTICL is not None
-    settings = {"RUSTICL_ENABLE": "llvmpipe"}
+    settings = {"RUSTICL_ENABLE": "llvmpipe", "GALLIVM_PERF": "nopt"}
     output = output_of([*CASES, "--once", "--kinds", "groups", "plain", *IMAGES], RUSTICL, tmp_path, settings)
     check_cases(output, 25, without=frozenset({"conv_strassen.cl"}), images=True)
 

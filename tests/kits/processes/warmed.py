@@ -1,19 +1,23 @@
 """What the first export and the first training of a process do, done while this module is imported: by a server of forks.
 
-The exporter builds a table of operators, and optimisers import a compiler. Either takes longer than most commands. So does
-the measurement of how much processors slow each other down, which gets fewer rounds.
+The exporter builds a table of operators, and optimisers import a compiler. Either takes longer than most commands. Trainings
+import timm and TensorBoard, which takes as long as a short training. The measurement of how much processors slow each other
+down gets fewer rounds, as it would take longer than most commands, too.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.utils.tensorboard
 from torch import nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from nnstretch.frontends.torch_module import export
 from nnstretch.scheduler.measurement import interference
+from nnstretch.training.libraries import library
 
 interference._ROUNDS, interference._RUNS = 2, 1
+library("timm.optim")
 tqdm.monitor_interval = 0  # the exporter's bar would start a thread, which forks lack
 with torch.random.fork_rng():
     _module = nn.Conv2d(1, 1, 1)

@@ -149,8 +149,7 @@ def _drop_output() -> None:
 def what_is_kept(given: Sequence[str]) -> str:
     """How an interrupted command goes on, as the end of a line; empty if it begins again."""
     if _MEASURING.intersection(given[:1]):
-        begins_again = given[0] == "tune" and "--fresh" in given
-        same = "the same command without --fresh" if begins_again else "the same command"
+        same = "the same command without --fresh" if "--fresh" in given else "the same command"
         return f"; measured routines are kept, and {same} goes on from there"
     if given[:1] == ["sweep"] and any(word.split("=")[0] == "--storage" for word in given):
         return "; what was measured is kept, and the same command with --resume goes on from there"

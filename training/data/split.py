@@ -114,6 +114,10 @@ class RawImages(TensorImages):
     def __len__(self) -> int:
         return len(self.labels)
 
+    def class_text(self, index: int) -> str:
+        """The class of an image, as messages name it."""
+        return f"class {self.labels[index]}"
+
     def arrays(self, indices: Indices) -> Images:
         """The images at ``indices`` as inputs: ``len(indices) x C x height x width``.
 

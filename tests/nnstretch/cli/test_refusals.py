@@ -225,7 +225,7 @@ def test_values_of_options(cli: Cli) -> None:
     for words in (("stretch",), ("sweep", "designs")):
         for seconds in ("--timeout", "--time-limit"):
             refuses(cli(*words, "resnet18", seconds, "many"), "'--timeout' / '--time-limit'", "valid number")
-    refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "integer")
+    refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "write a whole number")
     refuses(
         cli("sweep", "designs", "net.py:small", "-p", "cpu:0,cpu:1", "--image-sizes", "16,-1"), "--image-sizes -1 is no"
     )
@@ -413,7 +413,7 @@ def test_a_bug_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("tune model.onnx", "the same command goes on from there"),
         ("tune model.onnx --fresh", "the same command without --fresh goes on from there"),
-        ("stretch model.onnx --fresh", "the same command goes on from there"),
+        ("stretch model.onnx --fresh", "the same command without --fresh goes on from there"),
         ("sweep designs model.py:net --storage s.journal", "the same command with --resume goes on from there"),
         ("sweep designs model.py:net --storage=s.journal", "the same command with --resume goes on from there"),
         ("sweep designs model.py:net", ""),

@@ -187,7 +187,9 @@ def parse_engines(text: str) -> tuple[EngineEntry, ...]:
     baselines = ", ".join(e.key for e in ENGINES if e.name != OURS)
     for key in keys:
         if not key:
-            raise UsageError(f"--against {text!r} has an empty name; write some of {baselines} with single commas between")
+            raise UsageError(
+                f"--against {text!r} has an empty name; write some of {baselines} with single commas between"
+            )
         if key not in known:
             raise UsageError(f"unknown engine {key!r} in --against; there are {baselines}")
         missing = [package for package in known[key].packages if find_spec(package) is None]

@@ -174,6 +174,8 @@ def test_processors(cli: Cli, onnx_file: Path) -> None:
     refuses(cli("bench", str(onnx_file), "--threads", "100000"), "100000")
     refuses(cli("bench", str(onnx_file), "--threads", ""), "--threads ''")
     refuses(cli("bench", str(onnx_file), "--against", "abacus"), "abacus", "openvino")
+    refuses(cli("bench", str(onnx_file), "--against", "ort,,"), "--against 'ort,,' has an empty name", "openvino")
+    refuses(cli("run", str(onnx_file), "-p", "cpu:0,,opencl"), "a processor has no name", "single commas")
 
 
 def test_no_opencl_driver(onnx_file: Path) -> None:
@@ -332,6 +334,8 @@ def test_a_disk_without_room(onnx_file: Path, folder: Path, tmp_path_factory: py
     refuses(limited("compile", str(onnx_file), "-p", "cpu:0", "--no-tune", "-o", "small.nns"), "cannot write small.nns")
     assert (folder / "small.nns").read_bytes() == b"what was there before"
     refuses(limited("export", "net.py:small", "-o", "small.pt2", "--no-check"), "cannot write small.pt2")
+    train = ("train", "squeezenet1_1", "--data", "digits", "--epochs", "1", "-o", "w.safetensors")
+    refuses(limited(*train), "cannot write w.run/checkpoints/last.safetensors")
     assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "small.nns"]
 
 

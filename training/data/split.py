@@ -226,6 +226,10 @@ class SubsetSplit(RawImages):
         """That of the image in the whole split."""
         return self.whole.image_name(int(self.indices[index]))
 
+    def class_text(self, index: int) -> str:
+        """As in the whole split."""
+        return self.whole.class_text(int(self.indices[index]))
+
     def target(self, index: int, epoch: int) -> Any:
         """The target of the image at ``index``."""
         return self.whole.target(int(self.indices[index]), epoch)

@@ -226,7 +226,7 @@ def test_values_of_options(cli: Cli) -> None:
     refuses(cli("sweep", "designs", "net.py:small", "--max-memory", "lots"), "'lots' is no amount of memory", "200MB")
     for words in (("stretch",), ("sweep", "designs")):
         for seconds in ("--timeout", "--time-limit"):
-            refuses(cli(*words, "resnet18", seconds, "many"), "'--timeout' / '--time-limit'", "valid number")
+            refuses(cli(*words, "resnet18", seconds, "many"), "'--timeout' / '--time-limit'", "write a number")
     refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "write a whole number")
     refuses(
         cli("sweep", "designs", "net.py:small", "-p", "cpu:0,cpu:1", "--image-sizes", "16,-1"), "--image-sizes -1 is no"

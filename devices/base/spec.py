@@ -192,6 +192,10 @@ def pool_name(cores: tuple[int, ...]) -> str:
 
 def _parse_one(text: str, usable: tuple[int, ...]) -> ProcessorSpec:
     name, _, rest = text.partition(":")
+    if not text:
+        raise UsageError(
+            f"a processor has no name; write one of {', '.join(specifications())}, with single commas between"
+        )
     if name in KINDS and not processor_kind(name).has_cores:
         return ProcessorSpec(name, argument=processor_kind(name).canonical_argument(rest))
     match = re.fullmatch(r"(\w+)(?::([^@*]*))?(?:@([^*]*))?(?:\*(.*))?", text)

@@ -142,8 +142,8 @@ def find_device(index: int, cores: tuple[int, ...]) -> pyopencl.Device:
     if not devices:
         raise DeviceError(f"no OpenCL driver with a device was found; {_INSTALL}")
     if index >= len(devices):
-        names = ", ".join(f"{number} = {device.name}" for number, device in enumerate(devices))
-        raise DeviceError(f"there is no OpenCL device {index}; this machine has {names}")
+        there = ", ".join(f"opencl:{number} ({device.name.strip()})" for number, device in enumerate(devices))
+        raise DeviceError(f"there is no OpenCL device {index}; this machine has {there}")
     return devices[index]
 
 

@@ -146,7 +146,7 @@ def rebalance_package(path: Path, options: CompileOptions) -> Session:
     Raises:
         UsageError: the package has one plan and keeps no model.
         FileError, PackageError: it cannot be read, is damaged or too new, or has sources that are not trusted.
-        NNStretchError: it cannot run here, or there is nothing to rebalance.
+        NNStretchError: it cannot run here.
     """
     package = read_package(path)
     if options.trusted_sources:

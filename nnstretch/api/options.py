@@ -406,24 +406,28 @@ class StretchOptions:
     _: KW_ONLY
     limits: SearchLimits | None = _option("", "", "Limits of the search, which the options below change.")
     alpha: float | None = _limit(
-        "--alpha",
+        "--alpha SHARE",
         "0.3",
         "Largest cost of a meeting point, as a share of the time of the segment before it.",
         minimum=0.0,
     )
     beta: float | None = _limit(
-        "--beta",
+        "--beta SHARE",
         "0.8",
         "Largest time of a branch, as a share of the segment's time on the fastest processor.",
         minimum=0.0,
     )
-    min_depth: float | None = _limit("--min-depth", _FAMILY, "Least share of a segment's blocks that a branch keeps.")
-    min_width: float | None = _limit("--min-width", _FAMILY, "Least share of a segment's width that a branch has.")
+    min_depth: float | None = _limit(
+        "--min-depth SHARE", _FAMILY, "Least share of a segment's blocks that a branch keeps."
+    )
+    min_width: float | None = _limit(
+        "--min-width SHARE", _FAMILY, "Least share of a segment's width that a branch has."
+    )
     min_macs: float | None = _limit(
-        "--min-macs", "0.8", "Least share of a segment's MACs that its branches have together."
+        "--min-macs SHARE", "0.8", "Least share of a segment's MACs that its branches have together."
     )
     max_segment: float | None = _limit(
-        "--max-segment", "0.4", "Largest share of the network's MACs in one segment; branches meet at its end."
+        "--max-segment SHARE", "0.4", "Largest share of the network's MACs in one segment; branches meet at its end."
     )
     target_ms: float | None = _option(
         "--latency-target TIME",

@@ -13,6 +13,7 @@ import typer
 
 from nnstretch.cli.commands import COMMANDS
 from nnstretch.cli.commands.train import completed_resume
+from nnstretch.cli.help import Command, Group
 from nnstretch.cli.statuses import INTERRUPTED, USAGE
 from nnstretch.cli.suggestions import message_of, what_was_meant
 from nnstretch.errors import NNStretchError, StoppedError, UsageError
@@ -40,6 +41,7 @@ def make_app() -> typer.Typer:
     """The command line as a typer application."""
     app = typer.Typer(
         name="nnstretch",
+        cls=Group,
         help="Branches a trained CNN to fit the processors of a device, and runs the branches at the same time.",
         epilog="Start with: nnstretch doctor; nnstretch devices; nnstretch bench model.onnx; nnstretch zoo",
         no_args_is_help=True,
@@ -50,13 +52,13 @@ def make_app() -> typer.Typer:
     for name in COMMANDS:
         module = importlib.import_module(f"nnstretch.cli.commands.{name}")
         if hasattr(module, "COMMANDS"):
-            group = typer.Typer(help=_reflowed(module.HELP), no_args_is_help=True, rich_markup_mode="rich")
+            group = typer.Typer(cls=Group, help=_reflowed(module.HELP), no_args_is_help=True, rich_markup_mode="rich")
             for inner, command in module.COMMANDS.items():
-                group.command(inner, help=_reflowed(command.__doc__))(command)
+                group.command(inner, cls=Command, help=_reflowed(command.__doc__))(command)
             app.add_typer(group, name=name)
         else:
             command = getattr(module, f"{name}_command")
-            app.command(name, help=_reflowed(command.__doc__))(command)
+            app.command(name, cls=Command, help=_reflowed(command.__doc__))(command)
 
     @app.callback(invoke_without_command=True)
     def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
@@ -147,8 +149,7 @@ def _drop_output() -> None:
 def what_is_kept(given: Sequence[str]) -> str:
     """How an interrupted command goes on, as the end of a line; empty if it begins again."""
     if _MEASURING.intersection(given[:1]):
-        begins_again = given[0] == "tune" and "--fresh" in given
-        same = "the same command without --fresh" if begins_again else "the same command"
+        same = "the same command without --fresh" if "--fresh" in given else "the same command"
         return f"; measured routines are kept, and {same} goes on from there"
     if given[:1] == ["sweep"] and any(word.split("=")[0] == "--storage" for word in given):
         return "; what was measured is kept, and the same command with --resume goes on from there"

@@ -47,6 +47,12 @@ _OPTIONS = {
 _EXTRA = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)")
 """What typer says of words that no argument takes."""
 
+_UNPARSED = re.compile(r"Input should be a valid (integer|number), unable to parse string as an? \w+")
+_INPUT = re.compile(r"Input should be ")
+"""What the library that checks values says of numbers."""
+
+_NUMBERS = {"integer": "a whole number", "number": "a number"}
+
 _CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 """What typer says of a word that is none of those that an argument or option takes."""
 
@@ -56,7 +62,8 @@ _ALIKE = 0.8
 
 def message_of(error: typer.TyperException) -> str:
     """Why a command line is refused, without a full stop and the words of the library that checks its values."""
-    return error.format_message().rstrip(".").replace(": Value error, ", ": ")
+    said = error.format_message().rstrip(".").replace(": Value error, ", ": ")
+    return _INPUT.sub("it must be ", _UNPARSED.sub(lambda found: f"write {_NUMBERS[found[1]]}", said))
 
 
 def what_was_meant(given: Sequence[str], error: typer.TyperException) -> str:

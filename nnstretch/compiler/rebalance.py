@@ -23,7 +23,6 @@ from nnstretch.scheduler.placement.rebalancing import (
 )
 from nnstretch.scheduler.placement.sharing import shared_out
 from nnstretch.scheduler.plan.compiled import Compiled
-from nnstretch.scheduler.plan.rebalanced import computing_processors
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.planner import ChoiceSpace, plan_of
 from nnstretch.scheduler.runtime.session import PlanSession
@@ -57,8 +56,7 @@ def rebalance_model(
         runner: measures single layers; one of its own if None.
 
     Raises:
-        UsageError: one processor only, simulated ones, nothing may be measured, or the plan that is made uses one processor
-            only; that of a package may, since it was placed by the costs of another device.
+        UsageError: one processor only, simulated ones, or nothing may be measured.
         NNStretchError: a processor cannot run the network.
     """
     check_can_rebalance(processors)
@@ -70,7 +68,6 @@ def rebalance_model(
         if first is None:
             planned = shared_out(space, interference, inside_network)
             first = plan_of(planned, default_selector().select(planned.problem))
-            check_has_queues(first.plan)
         inside: Mapping[int, float] = {}
         if not is_placed(space):
             space, inside = refined_alone(space, interference, inside_network)
@@ -122,21 +119,6 @@ def check_can_rebalance(processors: Processors) -> None:
         )
     if not processors.options.tune:
         raise UsageError("rebalancing measures routines and runs; leave tune=False (--no-tune) out")
-
-
-def check_has_queues(plan: Plan) -> None:
-    """Looks whether a plan uses several queues.
-
-    Raises:
-        UsageError: it does not.
-    """
-    used = computing_processors(plan)
-    if len(used) < 2:
-        where = ", ".join(used) or "the host"
-        raise UsageError(
-            f"the plan computes everything on {where}, so there is nothing to rebalance; use it as it is, or name other "
-            "processors"
-        )
 
 
 class SessionRuns(Closing):

@@ -87,7 +87,7 @@ def rebalanced(
     """The plan that ran fastest, with a report: `first` or one that was placed by the times of runs.
 
     Args:
-        first: a plan of several queues.
+        first: a plan of one queue or several.
         place: makes the plan that is predicted to be fastest with factors.
         runs: runs plans.
         interference: between the queues of a plan.

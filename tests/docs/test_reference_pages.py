@@ -38,7 +38,7 @@ def test_every_option_of_every_command_is_listed() -> None:
 def test_values_and_defaults_are_shown() -> None:
     text = command_line()
     assert "```{option} -o FILE, --output FILE" in text
-    assert "--search default|learned|exhaustive" in text
+    assert "--search HOW" in text and "learned (by a cost model) or exhaustive" in text
     assert "Default: `tpe`." in text
     assert "Default: 0.0001, and 0.005 with bfloat16." in text
     assert "Default: elimination." in text

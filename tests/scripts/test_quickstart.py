@@ -73,7 +73,7 @@ def test_a_missing_device_is_named_before_the_training(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path / "out"), "--processors", f"cpu:{core},opencl:99"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2
-    assert "error: there is no OpenCL device 99; this machine has 0 = " in done.stderr
+    assert "error: there is no OpenCL device 99; this machine has opencl:0 (" in done.stderr
     assert "preparing" not in done.stderr
 
 

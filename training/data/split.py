@@ -114,6 +114,10 @@ class RawImages(TensorImages):
     def __len__(self) -> int:
         return len(self.labels)
 
+    def class_text(self, index: int) -> str:
+        """The class of an image, as messages name it."""
+        return f"class {self.labels[index]}"
+
     def arrays(self, indices: Indices) -> Images:
         """The images at ``indices`` as inputs: ``len(indices) x C x height x width``.
 
@@ -221,6 +225,10 @@ class SubsetSplit(RawImages):
     def image_name(self, index: int) -> str:
         """That of the image in the whole split."""
         return self.whole.image_name(int(self.indices[index]))
+
+    def class_text(self, index: int) -> str:
+        """As in the whole split."""
+        return self.whole.class_text(int(self.indices[index]))
 
     def target(self, index: int, epoch: int) -> Any:
         """The target of the image at ``index``."""

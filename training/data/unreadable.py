@@ -66,9 +66,8 @@ def readable_sample(split: Split, index: int, epoch: int, unreadable: dict[int, 
         except UnreadableImageError as error:
             unreadable[other] = str(error)
             tried.append(str(error))
-    raise FileError(
-        f"no image of class {split.labels[index]} can be decoded: {names(tried)}; replace them, or remove the class"
-    )
+    what = split.class_text(index) if isinstance(split, RawImages) else f"class {split.labels[index]}"
+    raise FileError(f"no image of {what} can be decoded: {names(tried)}; replace them, or remove the class")
 
 
 def _sample(split: Split, index: int, epoch: int) -> tuple[Pixels, Any]:

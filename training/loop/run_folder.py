@@ -112,6 +112,7 @@ class RunFolder:
         try:
             checkpoints.mkdir(exist_ok=True)
         except OSError as error:
+            self._remove_if_empty()
             self._lock.close()
             raise FileError(
                 f"cannot write to {options.folder}: {error.strerror}; choose another folder with --run-dir"
@@ -140,12 +141,14 @@ class RunFolder:
         return time.monotonic() - self._saved > 60 * self.options.minutes
 
     def begin(self, checkpoint: Checkpoint, steps: int) -> None:
-        """Writes the recipe and the first checkpoint, and drops what the log has of steps that will be repeated.
+        """Writes the first checkpoint and the recipe, and drops what the log has of steps that will be repeated.
 
         Args:
             checkpoint: the state at the start.
             steps: number of steps that are done.
         """
+        if not steps:
+            self.save(checkpoint)  # first: it is the largest, and without it nothing of the others may stay
         save_recipe(checkpoint.setup.recipe, self.options.folder / "recipe.yaml")
         self._board = _tensorboard(self.options.folder, steps + 1)
         log = self.options.folder / _LOG
@@ -153,7 +156,6 @@ class RunFolder:
         with atomic_write(log) as file:
             file.writelines(line for line in lines if _step_of(line) <= steps)
         if not steps:
-            self.save(checkpoint)
             self._remove_all_but(self.options.last)
 
     def _remove_all_but(self, kept: Path) -> None:

@@ -28,6 +28,9 @@ CONCURRENT, SERIAL = "concurrent", "one after another"
 ALONE, SPLIT, BOUND = "alone", "split layer by layer", "perfect split, a bound"
 """`how` of rows that ran on one processor, whose layers the scheduler placed on several, and of the perfect split."""
 
+PLACED = "placed on "
+"""Begins the `how` of rows whose layers the scheduler placed on one of several processors, which it names."""
+
 
 @dataclass(frozen=True)
 class AblationRow:
@@ -113,7 +116,7 @@ def with_predictions(times: Sequence[BranchTime], design: Design | None) -> tupl
 
 def how_placed(report: PlacementReport | None) -> str:
     """`how` of a row whose layers the scheduler placed; None: it was asked for no placement."""
-    return SPLIT if report is None or report.pays else f"placed on {report.fastest} alone"
+    return SPLIT if report is None or report.pays else f"{PLACED}{report.fastest} alone"
 
 
 @dataclass(frozen=True)

@@ -179,14 +179,18 @@ def parse_engines(text: str) -> tuple[EngineEntry, ...]:
     """Engines as `--against` takes them, separated by commas; ours is always among them, and first.
 
     Raises:
-        UsageError: an unknown engine.
+        UsageError: an unknown engine, or an empty name beside others.
         MissingExtraError: an engine's packages are not installed.
     """
     known = {name: entry for entry in ENGINES for name in (entry.key, entry.name)}
-    keys = [part.strip() for part in text.split(",") if part.strip()]
+    keys = [part.strip() for part in text.split(",")] if text.strip() else []
+    baselines = ", ".join(e.key for e in ENGINES if e.name != OURS)
     for key in keys:
+        if not key:
+            raise UsageError(
+                f"--against {text!r} has an empty name; write some of {baselines} with single commas between"
+            )
         if key not in known:
-            baselines = ", ".join(e.key for e in ENGINES if e.name != OURS)
             raise UsageError(f"unknown engine {key!r} in --against; there are {baselines}")
         missing = [package for package in known[key].packages if find_spec(package) is None]
         if missing:

@@ -37,7 +37,7 @@ ProcessorsOfBench = Annotated[
 Models = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[MODEL…]", help="ONNX files, packages, zoo names or module.py:factory.", show_default=False
+        metavar="MODEL...", help="ONNX files, packages, zoo names or module.py:factory.", show_default=False
     ),
 ]
 Suite = Annotated[str | None, option("--suite -s NAME", "neocpu, mobile or all: networks of the zoo.")]

@@ -27,10 +27,10 @@ Action = Literal["list", "export", "merge", "clear"]
 
 
 def profiles_command(
-    action: Annotated[Action, typer.Argument(help="What to do with the profile store.")] = "list",
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to do with the profile store.")] = "list",
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="merge: an exported file, or another store.", show_default=False),
+        typer.Argument(metavar="FILE", help="merge: an exported file, or another store.", show_default=False),
     ] = None,
     output: Annotated[Path | None, option("--output -o FILE", "export: the JSON file to write.")] = None,
     processor: Annotated[str | None, option("--processor TEXT", "Only processors whose name contains TEXT.")] = None,

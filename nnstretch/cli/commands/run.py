@@ -30,7 +30,7 @@ from nnstretch.cli.running.rebalancing import (
     rebalance_json,
     save_package,
 )
-from nnstretch.cli.running.request import RunRequest, parse_inputs
+from nnstretch.cli.running.request import DEFAULT_RUNS, DEFAULT_SECONDS, RunRequest, parse_inputs
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target
 from nnstretch.errors import UsageError
@@ -80,7 +80,15 @@ Output = Annotated[
         "Write the outputs (.npz), draw them on the image (.png, .jpg, .webp), or with --rebalance write the package (.nns).",
     ),
 ]
-Runs = Annotated[int, option("--runs -n N", "Maximum number of timed runs.", minimum=1)]
+Runs = Annotated[
+    int | None,
+    option(
+        "--runs -n N",
+        "Timed runs, however long they take.",
+        minimum=1,
+        shown=f"{DEFAULT_RUNS}, or those of {DEFAULT_SECONDS:g} seconds",
+    ),
+]
 Timeline = Annotated[
     Path | None, option("--timeline FILE", "Write a trace of one run for Perfetto (.json), and show its critical path.")
 ]
@@ -114,7 +122,7 @@ def run_command(
     confidence: Confidence = None,
     overlap: Overlap = None,
     output: Output = None,
-    runs: Runs = 50,
+    runs: Runs = None,
     timeline: Timeline = None,
     check: Check = False,
     max_error: MaxError = None,
@@ -195,10 +203,10 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
         answer = show_outputs(report, request, image, outputs)
         error = _error(source, feeds, outputs) if check else None
         if isinstance(session, StreamSession):
-            times = _time_streams(report, session, feeds, request.runs)
+            times = _time_streams(report, session, feeds, request.most_runs)
             report.note(fewer_streams_text(source.options.streams or 1, session.arrangement))
         else:
-            times = _time_runs(report, session, feeds, request.runs, request.timeline)
+            times = _time_runs(report, session, feeds, request)
         plan = session.plan
         rebalanced: dict[str, Any] = {}
         if source.options.rebalance:
@@ -228,24 +236,25 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
     return judgement is None or judgement.passes
 
 
-def _time_runs(
-    report: Reporter, session: Session, feeds: dict[str, np.ndarray], runs: int, timeline: Path | None
-) -> dict[str, Any]:
+def _time_runs(report: Reporter, session: Session, feeds: dict[str, np.ndarray], request: RunRequest) -> dict[str, Any]:
     """Times one run after another, shows latencies, and returns them as JSON."""
     from nnstretch.bench.timing import latency
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 
-    times = latency([session.time(feeds, warmup=3, runs=runs)])
+    seconds = session.time(feeds, warmup=3, runs=request.most_runs, budget=request.budget)
+    times, timeline = latency([seconds]), request.timeline
     summary = None if timeline is None else _write_timeline(timeline, session, feeds)
     if (placement := session.compiled.placement) is not None:
         report.note(placement_text(placement, session.plan))
     adaptive = session if isinstance(session, AdaptiveSession) else None
     processors = "" if adaptive else ",".join(session.plan.processors)
     report.show(latency_line(times, session.plan.macs, session.plan.product_macs, processors))
+    report.note(request.cut_short_text(len(seconds)))
     plans = _plans_used(report, adaptive) if adaptive else None
     if summary is not None:
         report.show(timeline_table(summary), timeline_text(summary))
-    return {**times.to_json(), "plans": plans, "timeline": None if summary is None else summary.to_json()}
+    counts = {"runs": len(seconds), "plans": plans}
+    return {**times.to_json(), **counts, "timeline": None if summary is None else summary.to_json()}
 
 
 def _time_streams(report: Reporter, session: StreamSession, feeds: dict[str, np.ndarray], runs: int) -> dict[str, Any]:

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 SearchParameters = Annotated[
     Literal["default", "learned", "exhaustive"],
     option(
-        "--search", "Search of routine parameters: short lists and coordinate descent, a learned cost model, or all."
+        "--search HOW",
+        "Search of routine parameters: default (short lists and coordinate descent), learned (by a cost model) or exhaustive "
+        "(all of them).",
     ),
 ]
 Fresh = Annotated[

@@ -19,7 +19,7 @@ def zoo_command(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="Network to show or export; without it all are listed.", show_default=False
+            metavar="NAME", help="Network to show or export; without it all are listed.", show_default=False
         ),
     ] = None,
     output: Annotated[

@@ -10,6 +10,7 @@ from nnstretch.cli.console import Reporter
 from nnstretch.errors import UsageError
 from nnstretch.report.tables.rebalancing import measured_again_table, rebalancing_text
 from nnstretch.report.tables.text import size_text
+from nnstretch.scheduler.plan.rebalanced import computing_processors
 
 if TYPE_CHECKING:
     from nnstretch.cli.models.sources import Source
@@ -38,7 +39,7 @@ def rebalance_json(report: Reporter, session: Session) -> dict[str, Any]:
     found = session.compiled.rebalancing
     if found is None:
         return {}
-    report.show(*rebalancing_text(found))
+    report.show(*rebalancing_text(found, computing_processors(session.plan)))
     return {"rebalance": found.to_json()}
 
 

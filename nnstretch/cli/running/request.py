@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnstretch.cli.options import parse_assignments
 from nnstretch.cli.running.images import ImageRequest
+from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
 
     from nnstretch.scheduler.plan.schema import Plan
+
+DEFAULT_RUNS = 50
+DEFAULT_SECONDS = 2.0
+"""Timed runs where nobody says how many, and the seconds after which no further one of these begins here."""
 
 _ERRORS_OF_OUTPUTS = 5.0
 """Largest error of outputs that --check allows, in multiples of the error that each routine may have."""
@@ -38,7 +44,7 @@ class RunRequest:
         inputs: .npy files by the names of inputs, "" for the only one; all are random if empty.
         image: the image that the network reads, instead of `inputs`.
         output: where the outputs are written (.npz) or drawn on the image, if anywhere.
-        runs: maximum number of timed runs.
+        runs: number of timed runs; None: `DEFAULT_RUNS`, as far as they begin within `DEFAULT_SECONDS`.
         timeline: where a trace of one run is written, if anywhere.
         tolerance: largest error that each routine may have, relative to its output's range.
         max_error: largest error of the outputs, relative to their range; None: what tolerance and plan explain.
@@ -50,13 +56,29 @@ class RunRequest:
     inputs: Mapping[str, str]
     image: ImageRequest | None
     output: Path | None
-    runs: int
+    runs: int | None
     timeline: Path | None
     tolerance: float
     max_error: float | None
     seed: int
     litert_library: Path | None = None
     package: Path | None = None
+
+    @property
+    def most_runs(self) -> int:
+        """Number of timed runs, unless the time is up before."""
+        return DEFAULT_RUNS if self.runs is None else self.runs
+
+    @property
+    def budget(self) -> float:
+        """Seconds after which no further run begins."""
+        return DEFAULT_SECONDS if self.runs is None else inf
+
+    def cut_short_text(self, runs: int) -> str:
+        """A line on how many runs were timed, if the time was up before all were; else empty."""
+        if runs >= self.most_runs:
+            return ""
+        return f"{counted(runs, 'run')} in {DEFAULT_SECONDS:g} seconds; --runs {DEFAULT_RUNS} makes all of them"
 
     def judge(self, error: float | None, plan: Plan | None, outputs: Mapping[str, np.ndarray]) -> Judgement | None:
         """Compares an error with the largest one allowed; None if it was not measured.

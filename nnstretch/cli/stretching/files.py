@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,6 +68,9 @@ def write_design(
 
     Returns:
         The design's path, and why there is no YAML file although `target` asks for one.
+
+    Raises:
+        FileError: the place is not writable or the disk is full; no new file of the design is there then.
     """
     from nnstretch.branching.design.design import save_design
     from nnstretch.branching.stretch import reinitialise
@@ -80,10 +84,25 @@ def write_design(
     if target.seed is not None:
         reinitialise(branched.module, branched.example_input, target.seed)
     path = target.folder / f"{prefix}{branched.design.id}.json"
-    save_design(branched.design, path)
-    save_weights(branched.module, path.with_suffix(".safetensors"), branched.metadata())
-    save(branched.export(), path.with_suffix(".onnx"))
-    return path, _write_yaml(path.with_suffix(".yaml"), original, branched.design, names) if target.yaml else ""
+    files = [path.with_suffix(ending) for ending in (".safetensors", ".onnx", ".yaml", ".json")]
+    with _all_or_none(files):
+        save_weights(branched.module, path.with_suffix(".safetensors"), branched.metadata())
+        save(branched.export(), path.with_suffix(".onnx"))
+        why_not = _write_yaml(path.with_suffix(".yaml"), original, branched.design, names) if target.yaml else ""
+        save_design(branched.design, path)
+    return path, why_not
+
+
+@contextmanager
+def _all_or_none(files: Sequence[Path]) -> Iterator[None]:
+    """Removes those of some files that the block has made, if it fails; files that were there before stay."""
+    new = [file for file in files if not file.exists()]
+    try:
+        yield
+    except BaseException:
+        for file in new:
+            file.unlink(missing_ok=True)
+        raise
 
 
 def _write_yaml(path: Path, original: Network, design: Design, names: Sequence[str]) -> str:

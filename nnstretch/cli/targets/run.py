@@ -40,7 +40,7 @@ def run_on_target(report: Reporter, source: Source, request: RunRequest) -> bool
     feeds = read_feeds(request.inputs, ())
     if image is not None:
         feeds.update(image.feeds)
-    timing = BenchOptions(runs=request.runs, seed=request.seed, timeline=request.timeline is not None)
+    timing = BenchOptions(runs=request.most_runs, seed=request.seed, timeline=request.timeline is not None)
     job = TargetJob(
         [source],
         timing,

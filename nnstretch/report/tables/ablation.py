@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nnstretch.bench.ablation.result import GOOD_PREDICTION
+from nnstretch.bench.ablation.result import GOOD_PREDICTION, PLACED
 from nnstretch.bench.timing import MIN_ROUNDS
 from nnstretch.report.tables.text import count_text, interval_text, ms_text, plain_table, quietness_lines
 
@@ -81,13 +81,18 @@ def ablation_table(ablation: Ablation) -> Table:
 def alternative_text(ablation: Ablation) -> str:
     """The best alternative in words: network, way to run it and processors."""
     best = ablation.best_alternative
-    return f"the {best.network}, {best.how}, on {best.processors}"
+    return f"the {best.network}, {_run_text(best)}"
 
 
 def where_text(ablation: Ablation) -> str:
     """How and on what the branched network ran, or the one without branches in its place."""
-    row = ablation.branched_row
-    return f"{row.how}, on {row.processors}"
+    return _run_text(ablation.branched_row)
+
+
+def _run_text(row: AblationRow) -> str:
+    """How and on what the network of a row ran."""
+    on = "of" if row.how.startswith(PLACED) else "on"  # the way names the one of several processors that it ran on
+    return f"{row.how}, {on} {row.processors}"
 
 
 def when_branching_pays(ablation: Ablation) -> str:

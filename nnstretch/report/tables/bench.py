@@ -30,7 +30,7 @@ def comparison_table(
     what = f"{dtypes} latency".lstrip()
     ratios = sorted({one.get("peak_ratio") or 1.0 for one in results} - {1.0})
     others = (
-        f", of {dtypes} {' or '.join(f'{ratio:.3g}' for ratio in ratios)} times that by its instructions"
+        f"; in {dtypes} {' or '.join(f'{ratio:.3g}' for ratio in ratios)} times as much, by the instructions there are"
         if ratios
         else ""
     )

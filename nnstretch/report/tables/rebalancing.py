@@ -17,15 +17,23 @@ _SHOWN = 2
 """Moved layers that a line names."""
 
 
-def rebalancing_text(found: RebalanceReport) -> list[str]:
-    """A line per round, one on the plan that is kept, and one on waiting at joins."""
+def rebalancing_text(found: RebalanceReport, processors: Sequence[str]) -> list[str]:
+    """A line per round, and one on the plan that is kept and on waiting at joins.
+
+    Args:
+        found: by the rebalancing.
+        processors: that compute layers of the plan that is kept.
+    """
     lines = [_round_text(number, one) for number, one in enumerate(found.rounds, 1)]
     before, waited = ms_text(found.before * 1e3), ms_text(found.waiting_before * 1e3)
     if found.interval is None:
         why = "no plan is predicted to be faster" if not found.rounds else "no other plan ran clearly faster"
-        last = (
-            f"rebalanced: {why}, so the plan stays as it is ({before} ms); processors wait {waited} ms for each other"
+        others = (
+            f"processors wait {waited} ms for each other"
+            if len(processors) > 1
+            else f"everything runs on {''.join(processors) or 'the host'}"
         )
+        last = f"rebalanced: {why}, so the plan stays as it is ({before} ms); {others}"
     else:
         last = (
             f"rebalanced: {before} ms before, {ms_text(found.after * 1e3)} ms now, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -140,9 +141,6 @@ def plain_table(*columns: str, title: str | None = None, optional: Sequence[str]
     made: Table = _table_class()(
         box=box.SIMPLE_HEAD,
         title=title,
-        title_justify="left",
-        title_style="bold",
-        caption_justify="left",
         pad_edge=False,
         collapse_padding=True,
         optional=tuple(optional),
@@ -157,9 +155,13 @@ def plain_table(*columns: str, title: str | None = None, optional: Sequence[str]
 
 @cache
 def _table_class() -> Any:
-    """A class of tables that leave columns out where the terminal is too narrow; made here, as rich is loaded late."""
+    """A class of tables that leave columns out where the terminal is too narrow; made here, as rich is loaded late.
+
+    Titles and captions are as wide as the terminal, however narrow the table is.
+    """
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
+    from rich.text import Text
 
     class FittingTable(Table):
         def __init__(self, *, optional: Sequence[str], **settings: Any) -> None:
@@ -174,6 +176,12 @@ def _table_class() -> Any:
                 self.columns = [column for column in self.columns if column.header != title]
                 for number, column in enumerate(self.columns):
                     column._index = number
-            yield from super().__rich_console__(console, options)
+            body = copy.copy(self)
+            body.title = body.caption = None
+            if self.title:
+                yield Text(str(self.title), style="bold")
+            yield from super(FittingTable, body).__rich_console__(console, options)
+            if self.caption:
+                yield Text(str(self.caption), style="table.caption")
 
     return FittingTable

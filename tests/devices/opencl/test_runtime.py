@@ -273,7 +273,7 @@ def test_devices_that_split_vectors_have_the_tiles_of_gpus() -> None:
 
 
 def test_a_device_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(DeviceError, match=r"^there is no OpenCL device 99; this machine has 0 = .*$"):
+    with pytest.raises(DeviceError, match=r"^there is no OpenCL device 99; this machine has opencl:0 \(.*$"):
         OpenCLRuntime(ProcessorSpec("opencl", 99))
 
 

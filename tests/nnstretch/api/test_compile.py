@@ -39,6 +39,7 @@ def test_public_names_are_there_and_listed() -> None:
     for name in nns.__all__:
         assert getattr(nns, name) is not None
         assert name in dir(nns)
+    assert {name for name in dir(nns) if not name.startswith("__")} == set(nns.__all__) - {"__version__"}
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         nns.nothing  # noqa: B018
     errors = [value for value in (getattr(nns, n) for n in nns.__all__) if inspect.isclass(value)]

@@ -1,6 +1,7 @@
 """The command line as a user calls it: answers and products."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from nnstretch.report.tables.text import plain_table
 from nnstretch.scheduler.measurement.store.rows import Measurement, Row
 from nnstretch.scheduler.measurement.store.store import ProfileStore
 from nnstretch.scheduler.plan.schema import Plan
+from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.support.settings import searches_dir
 from nnstretch.training.recipe_files import PRESETS
 from tests.kits.command_line import Cli, answer_of, refuses
@@ -88,6 +90,29 @@ def test_a_shell_completes_commands_and_options(
             main([])
         assert ended.value.code == 0
         assert set(capsys.readouterr().out.split()) == completed
+
+
+def test_help_shows_what_to_type_and_no_type_of_python(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both spellings of a switch are in one column, and help leaves them as they are parsed."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in ((), ("sweep",), *((name,) for name in COMMANDS), *INNER):
+        out = cli(*words, "--help")[1]
+        assert not set("<>{") & set(out.replace("[x>=", "")), out
+        assert "[[" not in out and max(map(len, out.splitlines())) <= 80
+    assert "Usage: nnstretch bench [OPTIONS] [MODEL...] " in cli("bench", "--help")[1]
+    assert "Usage: nnstretch run [OPTIONS] MODEL " in cli("run", "--help")[1]
+    assert "list|export|merge|clear" in cli("profiles", "--help")[1]
+    assert "--tune,--no-tune " in (out := cli("run", "--help")[1]) and "[default: tune]" in out
+
+
+def test_captions_are_as_wide_as_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    table = plain_table("a", title="a title that is wider than its table")
+    table.add_row("1")
+    table.caption = "a caption (--min-depth 1 keeps all) that is wider than its table"
+    with reporting(as_json=False) as report:
+        report.show(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].strip() == table.title and lines[-1].strip() == table.caption
 
 
 INNER = [(name, inner) for name, inners in {"sweep": SWEEPS}.items() for inner in inners]
@@ -316,6 +341,23 @@ def test_more_threads_than_cores_are_named(cli: Cli, onnx_file: Path, caplog: py
     core = f"cpu:{usable_cores()[0]}"
     assert cli("run", str(onnx_file), "-p", core, "--threads", "99", "--no-tune", "-n", "1")[0] == 0
     assert [one.getMessage() for one in caplog.records] == [f"threads is 99; {core} has 1 core, and no more are used"]
+
+
+@pytest.mark.parametrize(("given", "budget"), [((), 2.0), (("--runs", "60"), math.inf)])
+def test_seconds_end_the_runs_only_where_no_number_of_them_is_given(
+    cli: Cli, onnx_file: Path, given: tuple[str, ...], budget: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def as_if_time_were_up(session: PlanSession, feeds: Any, **how: Any) -> np.ndarray:
+        asked.append(how["budget"])
+        return np.full(60 if how["budget"] == math.inf else 7, 0.1)
+
+    monkeypatch.setattr(PlanSession, "time", as_if_time_were_up)
+    status, out, err = cli("run", str(onnx_file), "--no-tune", "--json", *given)
+    assert status == 0 and asked == [budget]
+    assert json.loads(out)["runs"] == (60 if given else 7)
+    assert ("7 runs in 2 seconds; --runs 50 makes all of them" in err) == (not given)
 
 
 def test_a_random_input_is_the_seeds(cli: Cli, onnx_file: Path) -> None:

@@ -165,15 +165,20 @@ def test_what_cannot_be_rebalanced_is_refused(cli: Cli, model: str, folder: Path
     refuses(cli("compile", model, "--standalone", *both), "--rebalance is for packages")
 
 
-def test_a_plan_on_one_queue_has_nothing_to_share(cli: Cli, folder: Path) -> None:
-    """Everything is placed on one of two processors."""
+def test_a_plan_on_one_queue_is_written_as_it_is(cli: Cli, folder: Path) -> None:
+    """Everything is placed on one of two processors, so nothing can move."""
     proto = branched()
     for node in proto.graph.node:
         del node.metadata_props[:]
         entry = node.metadata_props.add()
         entry.key, entry.value = PLACEMENT_KEY, "1"
     onnx.save(proto, folder / "one.onnx")
-    refuses(cli("run", "one.onnx", "-p", f"{C},{D}", "--rebalance"), "nothing to rebalance", D)
+    status, out, _ = cli("run", "one.onnx", "-p", f"{C},{D}", "--rebalance", "-o", "one.nns", "-n", "1")
+    assert status == 0 and "so the plan stays as it is" in out and f"everything runs on {D}" in out
+    is_right("one.nns")
+    answer = answer_of(cli("run", "one.onnx", "-p", f"{C},{D}", "--rebalance", "-n", "1", "--json"))
+    is_no_loss(answer["rebalance"])
+    assert answer["rebalance"]["moved"] == [] and answer["rebalance"]["rounds"] == []
 
 
 @pytest.mark.slow

@@ -174,6 +174,8 @@ def test_processors(cli: Cli, onnx_file: Path) -> None:
     refuses(cli("bench", str(onnx_file), "--threads", "100000"), "100000")
     refuses(cli("bench", str(onnx_file), "--threads", ""), "--threads ''")
     refuses(cli("bench", str(onnx_file), "--against", "abacus"), "abacus", "openvino")
+    refuses(cli("bench", str(onnx_file), "--against", "ort,,"), "--against 'ort,,' has an empty name", "openvino")
+    refuses(cli("run", str(onnx_file), "-p", "cpu:0,,opencl"), "a processor has no name", "single commas")
 
 
 def test_no_opencl_driver(onnx_file: Path) -> None:
@@ -224,8 +226,8 @@ def test_values_of_options(cli: Cli) -> None:
     refuses(cli("sweep", "designs", "net.py:small", "--max-memory", "lots"), "'lots' is no amount of memory", "200MB")
     for words in (("stretch",), ("sweep", "designs")):
         for seconds in ("--timeout", "--time-limit"):
-            refuses(cli(*words, "resnet18", seconds, "many"), "'--timeout' / '--time-limit'", "valid number")
-    refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "integer")
+            refuses(cli(*words, "resnet18", seconds, "many"), "'--timeout' / '--time-limit'", "write a number")
+    refuses(cli("run", "resnet18", "--runs", "many"), "--runs", "write a whole number")
     refuses(
         cli("sweep", "designs", "net.py:small", "-p", "cpu:0,cpu:1", "--image-sizes", "16,-1"), "--image-sizes -1 is no"
     )
@@ -332,6 +334,8 @@ def test_a_disk_without_room(onnx_file: Path, folder: Path, tmp_path_factory: py
     refuses(limited("compile", str(onnx_file), "-p", "cpu:0", "--no-tune", "-o", "small.nns"), "cannot write small.nns")
     assert (folder / "small.nns").read_bytes() == b"what was there before"
     refuses(limited("export", "net.py:small", "-o", "small.pt2", "--no-check"), "cannot write small.pt2")
+    train = ("train", "squeezenet1_1", "--data", "digits", "--epochs", "1", "-o", "w.safetensors")
+    refuses(limited(*train), "cannot write w.run/checkpoints/last.safetensors")
     assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "small.nns"]
 
 
@@ -413,7 +417,7 @@ def test_a_bug_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("tune model.onnx", "the same command goes on from there"),
         ("tune model.onnx --fresh", "the same command without --fresh goes on from there"),
-        ("stretch model.onnx --fresh", "the same command goes on from there"),
+        ("stretch model.onnx --fresh", "the same command without --fresh goes on from there"),
         ("sweep designs model.py:net --storage s.journal", "the same command with --resume goes on from there"),
         ("sweep designs model.py:net --storage=s.journal", "the same command with --resume goes on from there"),
         ("sweep designs model.py:net", ""),

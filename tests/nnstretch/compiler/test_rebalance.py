@@ -8,12 +8,12 @@ import pytest
 
 from nnstretch.bench.timing import TimingOptions
 from nnstretch.compiler.processors import build_processors
-from nnstretch.compiler.rebalance import SessionRuns, check_has_queues
-from nnstretch.errors import UsageError
+from nnstretch.compiler.rebalance import SessionRuns
 from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.run_factors import RunFactors
 from nnstretch.scheduler.placement.rebalancing import NamedInterference, placed_by_runs, rebalanced
+from nnstretch.scheduler.plan.rebalanced import computing_processors
 from nnstretch.scheduler.planner import choice_space
 from nnstretch.scheduler.runtime.session import PlanSession
 from nnstretch.scheduler.simulation.concurrent import waiting_seconds
@@ -36,7 +36,7 @@ def test_a_rebalanced_plan_computes_the_same() -> None:
     found = build_processors(f"{C},{G}")
     space = choice_space(optimize(model.clone()), found.named, found.host, Work())
     first = placed_by_runs(space, NoInterference(), {}, RunFactors())
-    check_has_queues(first.plan)
+    assert len(computing_processors(first.plan)) == 2
     with SessionRuns(timing=TimingOptions(rounds=5, turn=0.01)) as runs:
         answer = rebalanced(
             first,
@@ -57,11 +57,10 @@ def test_a_rebalanced_plan_computes_the_same() -> None:
     assert relative_error(computed, wanted) < 1e-4
 
 
-def test_a_plan_whose_queues_only_move_data_is_refused() -> None:
+def test_a_queue_that_only_moves_data_does_not_compute() -> None:
     """One processor computes all layers, and the other one changes layouts at most."""
     found = build_processors(f"{C},{G}")
     space = choice_space(optimize(paths((3,))), found.named, found.host, Work())
     slow = RunFactors({(C, "node_0"): 1.0, (G, "node_0"): 50.0}, {(C, "node_0"): 1.0, (G, "node_0"): 1.0})
     plan = placed_by_runs(space, NoInterference(), {}, slow).plan
-    with pytest.raises(UsageError, match=f"everything on {C}"):
-        check_has_queues(plan)
+    assert computing_processors(plan) == (C,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -544,8 +545,8 @@ def test_inputs_that_do_not_fit(small: Case, tmp_path: Path) -> None:
     wrong = tmp_path / "x.npy"
     for array, words in (
         (small.x.astype(np.float64), ["float32"]),
-        (small.x[:, :, 1:], ["another shape", "1x3x30x26"]),
-        (small.x[0], ["another shape"]),
+        (small.x[:, :, 1:], ["has shape (1, 3, 29, 26), and input", "1x3x30x26"]),
+        (small.x[0], ["has shape (3, 30, 26)"]),
         (np.asfortranarray(small.x), ["Fortran"]),
     ):
         np.save(wrong, array)
@@ -556,7 +557,7 @@ def test_inputs_that_do_not_fit(small: Case, tmp_path: Path) -> None:
         wrong.write_bytes(content)
         refuses(small.executable, wrong, words=[str(wrong)])
     small.x[:, :, 1:].tofile(tmp_path / "x.raw")
-    refuses(small.executable, tmp_path / "x.raw", words=["exactly"])
+    refuses(small.executable, tmp_path / "x.raw", words=["x.raw has ", "bytes", "not text"])
     refuses(small.executable, tmp_path / "none.npy", words=["cannot open"])
     np.save(wrong, small.x)
     refuses(small.executable, wrong, wrong, words=["2 inputs"])
@@ -644,6 +645,17 @@ def test_outputs_take_the_place_of_files_only(small: Case, tmp_path: Path) -> No
         refuses(small.executable, "-o", other, words=[f"cannot write {other}", "no regular file"])
     assert (tmp_path / "link.npy").is_symlink()
     assert (tmp_path / "pipe.npy").is_fifo()
+
+
+def test_more_threads_than_cores_are_named(small: Case) -> None:
+    """As in Python: no more are used, and a line says so."""
+    done = run(small.executable, "--threads", "1000", "--repeat", "2")
+    (line,) = done.stderr.splitlines()
+    used = re.match(r"\S+ on (\d+) thread", done.stdout)
+    assert used is not None
+    assert line.startswith(f"warning: --threads is 1000, and {used[1]} ")
+    times = re.search(r"median ([\d.]+) ms, p90 ([\d.]+) ms", done.stdout)
+    assert times is not None and float(times[1]) <= float(times[2])
 
 
 def test_options_that_cannot_be_met(small: Case, tmp_path: Path) -> None:

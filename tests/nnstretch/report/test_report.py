@@ -16,7 +16,7 @@ from rich.console import Console
 
 from nnstretch.bench.ablation.answer import comparison_answer
 from nnstretch.bench.ablation.breakdown import BranchTime
-from nnstretch.bench.ablation.result import Ablation, AblationRow, MeasuredBranch
+from nnstretch.bench.ablation.result import PLACED, Ablation, AblationRow, MeasuredBranch
 from nnstretch.bench.timing import Latency
 from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesign
 from nnstretch.cli.main import main
@@ -30,7 +30,7 @@ from nnstretch.report.documents.branching import branching_document
 from nnstretch.report.documents.readers import read_document
 from nnstretch.report.documents.writers import html, write
 from nnstretch.report.pages import TEMPLATES
-from nnstretch.report.tables.ablation import ablation_table
+from nnstretch.report.tables.ablation import ablation_table, alternative_text
 from nnstretch.report.tables.text import count_text, plain_table, size_text
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 from nnstretch.support.measures import MEAN_AP
@@ -343,6 +343,13 @@ def test_report_without_training(ablation: Ablation, design: Design) -> None:
 def test_report_that_cannot_be_written(tmp_path: Path, ablation: Ablation, design: Design) -> None:
     with pytest.raises(FileError, match="cannot write"):
         write(branching_document(answer_of(ablation, design)), tmp_path / "missing" / "r.html")
+
+
+def test_a_network_that_was_placed_on_one_processor_names_it_and_the_others(ablation: Ablation) -> None:
+    placed = replace(ablation.best_alternative, how=f"{PLACED}cpu:0 alone", processors="cpu:0,opencl:0@1")
+    rows = tuple(placed if row == ablation.best_alternative else row for row in ablation.rows)
+    found = alternative_text(replace(ablation, rows=rows))
+    assert found == "the control, placed on cpu:0 alone, of cpu:0,opencl:0@1"
 
 
 def test_table_for_terminals(ablation: Ablation) -> None:

@@ -472,5 +472,5 @@ def test_statistics_and_examples_are_taken_from_images_that_can_be_decoded(tmp_p
     assert images.shape == (len(train), 3, 16, 16)
     for name in ("1", "2", "3"):
         (tmp_path / "train" / "a" / f"{name}.png").write_bytes(b"")
-    with pytest.raises(FileError, match="no image of class 0 can be decoded"):
+    with pytest.raises(FileError, match="no image of class 'a' can be decoded"):
         inputs_to_learn_from(train, everything)

@@ -67,6 +67,10 @@ class FolderSplit(RawImages):
         """The path of the file."""
         return str(self.root / os.fsdecode(bytes(self.files[index])))
 
+    def class_text(self, index: int) -> str:
+        """The class of an image by the name of its folder."""
+        return f"class {Path(self.image_name(index)).parent.name!r}"
+
     def raw(self, index: int, epoch: int) -> Pixels:
         """The decoded file.
 

@@ -90,8 +90,9 @@ static void read_npy_header(FILE *file, const nns_tensor *tensor, const char *pa
     check_type(value_of(header, "'descr'", path), tensor, path);
     if (strncmp(value_of(header, "'fortran_order'", path), "False", 5))
         nns_die("%s is in Fortran order; write it with numpy.ascontiguousarray", path);
-    if (!same_shape(value_of(header, "'shape'", path), tensor))
-        nns_die("%s has another shape than input %s, which wants %s", path, tensor->name,
+    const char *found = value_of(header, "'shape'", path);
+    if (!same_shape(found, tensor))
+        nns_die("%s has shape %.*s, and input %s takes %s", path, (int)strcspn(found, ")") + 1, found, tensor->name,
                 nns_shape_text(tensor, shape));
 }
 
@@ -103,8 +104,10 @@ void nns_array_read(const char *path, const nns_tensor *tensor, void *to) {
     char shape[NNS_SHAPE_TEXT];
     if (ferror(file)) nns_die("cannot read %s: %s", path, strerror(errno));
     if (got != bytes || fgetc(file) != EOF)
-        nns_die("%s does not hold exactly the %lld %s numbers of input %s (%s)", path, (long long)tensor->count,
-                nns_dtype_name(tensor->dtype), tensor->name, nns_shape_text(tensor, shape));
+        nns_die("%s has %s than the %zu bytes of the %lld %s numbers of input %s (%s); give a .npy file, or raw numbers, "
+                "not text",
+                path, got == bytes ? "more" : "less", bytes, (long long)tensor->count, nns_dtype_name(tensor->dtype),
+                tensor->name, nns_shape_text(tensor, shape));
     fclose(file);
 }
 

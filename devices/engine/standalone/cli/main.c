@@ -149,7 +149,8 @@ static void fill_noise(const nns_tensor *tensor, void *array) {
 static nns_input *make_inputs(const arguments *a, const nns_model *model) {
     const int32_t count = nns_model_input_count(model);
     if (a->n_inputs && a->n_inputs != count)
-        nns_die("%d inputs are given, the model has %d", (int)a->n_inputs, (int)count);
+        nns_die("%d input%s given, the model has %d (--info lists them)", (int)a->n_inputs,
+                a->n_inputs == 1 ? " is" : "s are", (int)count);
     nns_input *inputs = calloc((size_t)count + 1, sizeof *inputs);
     if (!inputs) nns_die("no memory for %d inputs", (int)count);
     for (int32_t i = 0; i < count; i++) {
@@ -199,7 +200,7 @@ static void time_runs(nns_model *model, const nns_input *inputs, const nns_outpu
     qsort(times, (size_t)runs, sizeof *times, ascending);
     const double median = (times[(runs - 1) / 2] + times[runs / 2]) / 2;
     printf("%lld more runs: median %.3f ms, p90 %.3f ms, min %.3f ms\n", (long long)runs, median,
-           times[(runs - 1) * 9 / 10], times[0]);
+           times[(runs * 9 + 9) / 10 - 1], times[0]);
     free(times);
 }
 
@@ -263,6 +264,10 @@ int main(int count, char **words) {
     nns_model *model = NULL;
     const double begin = milliseconds();
     if (nns_model_load(a.model ? a.model : own_model(path), &a.on, &model, error, sizeof error)) nns_die("%s", error);
+    const int32_t threads = nns_model_threads(model);
+    if (a.on.threads > threads)
+        fprintf(stderr, "warning: --threads is %d, and %d %s used: there are no more cores for this model\n",
+                (int)a.on.threads, (int)threads, threads == 1 ? "is" : "are");
     if (a.info)
         print_model(model);
     else

@@ -19,6 +19,7 @@ from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesig
 from nnstretch.cli.models.networks import NetworkOptions, build_network
 from nnstretch.cli.stretching.answer import branches_table, designs_table
 from nnstretch.devices.base.spec import usable_cores
+from nnstretch.errors import FileError
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.split import Dataset
 from tests.kits.command_line import Cli, answer_of, refuses
@@ -406,3 +407,18 @@ def test_predictions_are_checked_with_random_designs(folder: Path, capsys: pytes
     assert script.main(["--processors", "cpu", "--models", "net.py:small", "-n", "1"]) == 2
     assert script.main(["--models", "resnet18,vgg16", "-n", "1"]) == 2
     assert script.main([*check[:4], "-o", "net.py"]) == 2
+
+
+@pytest.mark.parametrize("place", ["new", "there"])
+def test_nothing_stays_of_a_design_that_cannot_be_written(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The disk is full when its last large file is written."""
+
+    def fails(model: object, path: Path) -> None:
+        raise FileError(f"cannot write {path}: No space left on device")
+
+    (folder / "there").mkdir()
+    monkeypatch.setattr("nnstretch.frontends.onnx_file.save", fails)
+    refuses(cli("stretch", "net.py:small", *SIMULATED, "-o", place), "cannot write", ".onnx", "No space left")
+    assert list((folder / "there").iterdir()) == [] and not (folder / "new").exists()

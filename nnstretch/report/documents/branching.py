@@ -13,6 +13,7 @@ from nnstretch.report.charts.branching import causes_panel, design_panel, latenc
 from nnstretch.report.charts.timeline import timeline_panel
 from nnstretch.report.documents.bench import machine_text, quietness_text
 from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.report.documents.facts import facts_of
 from nnstretch.report.tables.ablation import (
     NUMBERS_OF_SEGMENTS,
     alternative_text,
@@ -75,7 +76,7 @@ def branching_document(answer: Mapping[str, Any]) -> Document:
         "branched ms": answer["branched_ms"],
     }
     about = answer["machine"] if found.simulated is None else answer["simulated"]
-    facts = {str(key): str(value) for key, value in about.items()}
+    facts = facts_of(about)
     return Document(
         f"{answer['model']}, branched" if answer["unbranched"] is None else f"{answer['model']}, not branched",
         _lead(answer, found),

@@ -69,7 +69,11 @@ def read_training_run(path: Path) -> Document:
         state += ", before its first epoch"
         if isinstance(recipe, Mapping) and recipe.get("target_accuracy"):
             state += ": its weights had the accuracy that the recipe asks for (`target_accuracy`)"
-    facts = {str(name): fact_text(value) for name, value in recipe.items()} if isinstance(recipe, Mapping) else {}
+    facts = (
+        {str(name): fact_text(value, str(name)) for name, value in recipe.items()}
+        if isinstance(recipe, Mapping)
+        else {}
+    )
     return Document(f"Training {_name(path)}", f"This training is {state}.", figures, sections, facts)
 
 

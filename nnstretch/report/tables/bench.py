@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.report.tables.text import count_text, number_text, parameters_text, plain_table, threads_text
+from nnstretch.report.tables.text import (
+    count_text,
+    number_text,
+    operator_text,
+    parameters_text,
+    plain_table,
+    threads_text,
+)
 from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
@@ -173,7 +180,7 @@ def layer_rows(result: Mapping[str, Any]) -> list[list[str]]:
     return [
         [
             layer["name"],
-            layer["op"],
+            operator_text(layer["op"]),
             layer["routine"],
             parameters_text(layer["parameters"]),
             f"{layer['ms']:.3f}",

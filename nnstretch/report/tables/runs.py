@@ -61,7 +61,14 @@ def placement_text(report: PlacementReport, plan: Plan) -> str:
         f"{ms_text(report.bound * 1e3)} ms"
     )
     by_channels = _split_lines("layers split by their output channels:", report.splits)
-    return "\n".join([whole, *_split_lines("sections computed in bands of rows:", report.bands), *by_channels])
+    twice = f" ({repeated_text(plan)})" if plan.repeated_macs else ""
+    return "\n".join([whole, *_split_lines(f"sections computed in bands of rows{twice}:", report.bands), *by_channels])
+
+
+def repeated_text(plan: Plan) -> str:
+    """The multiply-accumulates of rows near the cuts of bands, which several processors compute; for plans that have some."""
+    share = plan.repeated_macs / max(1, plan.macs)
+    return f"rows near the cuts are computed twice, {count_text(plan.repeated_macs)} MACs or {share:.1%} more"
 
 
 def _split_lines(heading: str, split: Mapping[str, Mapping[str, int]]) -> list[str]:

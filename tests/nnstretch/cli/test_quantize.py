@@ -50,10 +50,16 @@ def test_weights_of_reduced_range(cli: Cli, command: tuple[str, ...], monkeypatc
 def test_sensitivities_and_layers_that_stay(cli: Cli, command: tuple[str, ...]) -> None:
     status, out, err = cli(*command, "--method", "mse", "--keep-float", "c2", "--keep-float", "auto:1", "--sensitivity")
     assert (status, err) == (0, "")
-    *table, last = out.splitlines()
-    assert table[0].split() == ["layer", "operator", "error", "dB"]
-    assert {line.split()[0] for line in table[1:]} == {"c1", "c3", "s3", "p", "y"}
+    *table, floating, last = out.splitlines()
+    titles, rule, *rows = (line.strip() for line in table if line.strip())
+    assert titles.split() == ["layer", "operator", "output", "error", "dB", "computes", "in"]
+    assert set(rule) == {"─"}
+    places = {row.split()[0]: row.split()[-1] for row in rows[:5]}
+    assert set(places) == {"c1", "c3", "s3", "p", "y"}
     assert "output error" in last and "dB)" in last
+    assert (
+        floating == f"in float32: {', '.join(name for name in ('c1', 'c2', 'c3', 'y') if places.get(name) != 'int8')}"
+    )
     answer = json.loads(cli(*command, "--keep-float", "c2", "--max-error", "0.001", "--json")[1])
     layers = [layer["layer"] for layer in answer["sensitivity"]]
     assert "c2" in answer["kept_float"]
@@ -92,8 +98,8 @@ def test_weights_that_lose_less(cli: Cli, command: tuple[str, ...]) -> None:
 def test_adaptive_rounding(cli: Cli, command: tuple[str, ...]) -> None:
     status, out, err = cli(*command, "--rounding", "adaptive")
     assert (status, err) == (0, "")
-    head, *rows, last = out.splitlines()
-    assert head.split() == ["layer", "operator", "error,", "nearest", "adaptive", "weights", "changed"]
+    head, _, *rows, _, _, last = (line for line in out.splitlines() if line.strip())
+    assert head.split() == ["layer", "operator", "error,", "nearest", "error,", "adaptive", "weights", "changed"]
     assert [row.split()[0] for row in rows] == ["c1", "c2", "c3", "y"]
     assert " of 4 layers rounded adaptively; output error" in last
     answer = json.loads(cli(*command, "--rounding", "adaptive", "--json")[1])["rounding"]

@@ -17,7 +17,8 @@ from nnstretch.support.words import counted
 _METHOD = "every engine in a process of its own on the same cores, stopped while another one is timed."
 _SKYLINE = (
     "A bar is as wide as the layer's time and as high as its share of the multiply-add peak of its data type, counted as the "
-    "layer is written down: Winograd, which needs fewer multiplications, may exceed it. A bar's tooltip shows its routine."
+    "layer is written down: Winograd and Strassen, which need fewer multiplications, may exceed it. A bar's tooltip shows its "
+    "routine."
 )
 _STARTS = (
     "In a fresh process whose imports are done: milliseconds until the session, interpreter or network exists and until the "

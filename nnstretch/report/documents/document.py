@@ -104,15 +104,21 @@ def cell_text(value: Cell) -> str:
 
 _UNITS: Sequence[tuple[re.Pattern[str], Callable[[float], str]]] = (
     (re.compile(r"^million "), lambda value: count_text(value * 1e6)),
-    (re.compile(r"^MB (?=of )"), lambda value: f"{value:.3g} MB"),
-    (re.compile(r"^ms(?:, | (?=o))| (?:in )?ms(?=$|[ ,])"), lambda value: f"{cell_text(float(value))} ms"),
+    (re.compile(r"^MB (?=of )"), lambda value: f"{value:.3g} MB" if value >= 1 else f"{value * 1e3:.3g} kB"),
+    (re.compile(r"^ms(?:, | (?=o))| (?:in )?ms(?=$|[ ,])| \(ms\)$"), lambda value: f"{_three_digits(value)} ms"),
     (re.compile(r"^seconds (?=o)"), duration_text),
+    (re.compile(r"^minutes (?=o)"), lambda value: duration_text(60 * value)),
     (re.compile(r"^% | \(%\)(?=$|,)"), lambda value: f"{value:.4g} %"),
+    (re.compile(r" in dB$"), lambda value: f"{value:.1f} dB"),
     (re.compile(r"^× "), lambda value: f"{value:.3g}×"),
     (re.compile(r"^share (?=of )"), lambda value: f"{value:.0%}"),
-    (re.compile(r"(?<=relative error)$"), lambda value: f"{value:.1e}"),
+    (re.compile(r"(?<=relative error)$|^(?=relative error)"), lambda value: f"{value:.2g}"),
 )
 """Where the name of a figure says its unit -> the value with this unit, which the name need not say then."""
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1e3 else f"{value:,.0f}"
 
 
 def figure_text(name: str, value: Cell) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nnstretch.report.charts.timeline import timeline_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
-from nnstretch.report.tables.runs import timeline_text
+from nnstretch.report.tables.runs import path_lines
 from nnstretch.report.tables.text import operator_text, sentence
 from nnstretch.scheduler.runtime.critical_path import RunSummary
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
@@ -17,6 +17,11 @@ _QUEUES = (
     "Busy: in steps. Waiting: for a tensor of another processor. Idle: the rest, such as before the first step and after the "
     "last one."
 )
+_WAITS = (
+    "Of one processor for another, the longest first. The transfer is the part after the awaited step had ended: copies, and "
+    "the time until the waiting processor noticed."
+)
+_MOST_WAITS = 20
 _STEPS = "In the order in which they began. GFLOP/s are of multiply-adds, two operations each."
 
 
@@ -33,10 +38,12 @@ def timeline_document(model: str, timeline: Timeline, summary: RunSummary | None
         figures["ms of its critical path"] = summary.critical_path / _MILLION
     figures |= {f"% busy, {name}": 100 * timeline.busy(i) / max(1, timeline.total) for i, name in _numbered(timeline)}
     figures["steps"] = sum(event.kind == "step" for event in timeline.events)
-    text = "" if summary is None else " ".join(map(sentence, timeline_text(summary).splitlines()))
     sections = [Section("Timeline", _CHART, timeline_panel(timeline))]
     if summary is not None:
-        sections.append(Section("Processors", f"{text} {_QUEUES}", table=_queues(summary)))
+        path = " ".join(map(sentence, path_lines(summary)))
+        sections.append(Section("Processors", f"{path} {_QUEUES}", table=_queues(summary)))
+        if summary.waits:
+            sections.append(Section("Waits", _WAITS, table=_waits(summary)))
     sections.append(Section("Steps", _STEPS, table=_steps(timeline), folded=True))
     return Document(f"One run of {model}", f"Traced on {' and '.join(timeline.queues)}.", figures, sections)
 
@@ -55,6 +62,20 @@ def _queues(summary: RunSummary) -> Table:
         for queue in summary.queues
     ]
     return Table(("processor", "busy ms", "waiting ms", "idle ms", "% busy"), rows)
+
+
+def _waits(summary: RunSummary) -> Table:
+    rows: list[Sequence[Cell]] = [
+        (
+            summary.queues[wait.step.queue].processor,
+            wait.step.name,
+            f"{wait.awaited.name} on {summary.queues[wait.awaited.queue].processor}",
+            wait.duration / _MILLION,
+            wait.transfer / _MILLION,
+        )
+        for wait in summary.waits[:_MOST_WAITS]
+    ]
+    return Table(("processor", "before", "for", "ms", "transfer ms"), rows, 3)
 
 
 def _steps(timeline: Timeline) -> Table:

@@ -53,7 +53,7 @@ def html(document: Document) -> str:
     return render(
         "document.html",
         title=document.title,
-        figures=headline,
+        figures=[(value.replace(" ", "\N{NO-BREAK SPACE}"), meaning) for value, meaning in headline],
         lead=document.lead,
         sections=sections,
         facts=list(document.facts.items()),

@@ -168,12 +168,17 @@ def timeline_table(found: RunSummary) -> Table:
 
 def timeline_text(found: RunSummary) -> str:
     """The critical path and the longest waits, a sentence on each line."""
+    return "\n".join([*path_lines(found), *(_wait_text(found, wait) for wait in found.waits[:_SHOWN])])
+
+
+def path_lines(found: RunSummary) -> list[str]:
+    """The critical path, and the steps to the end of the run, a line each."""
     bound = (
         f"the traced run took {_ms(found.total)} ms, {found.over_critical_path - 1:.1%} longer than its critical path of "
         f"{_ms(found.critical_path)} ms (the longest chain of steps where each needs the data or the processor of the one "
         "before; without transfers and gaps)"
     )
-    return "\n".join([bound, _path_text(found), *(_wait_text(found, wait) for wait in found.waits[:_SHOWN])])
+    return [bound, _path_text(found)]
 
 
 def _path_text(found: RunSummary) -> str:

@@ -11,6 +11,7 @@ import pytest
 from nnstretch.frontends.onnx_file import load, save
 from nnstretch.graph.layers import layers
 from nnstretch.passes import optimize
+from nnstretch.report.documents.readers import read_document
 from nnstretch.training.data.preprocessing import PHOTO_MEAN, PHOTO_STD, PREPROCESSING_KEY, Preprocessing
 from tests.kits.command_line import Cli, refuses, said
 from tests.kits.graphs.float_networks import classifier, normal
@@ -71,6 +72,20 @@ def test_sensitivities_and_layers_that_stay(cli: Cli, command: tuple[str, ...]) 
     plain = json.loads(cli(*command, "--json")[1])
     assert (plain["sensitivity"], plain["kept_float"], plain["preprocessing"]) == ([], [], None)
     assert plain["snr_db"] == pytest.approx(-20 * np.log10(plain["error"]))
+
+
+def test_a_page_of_a_quantised_network(cli: Cli, command: tuple[str, ...]) -> None:
+    out = cli(*command, "--keep-float", "c2", "--sensitivity", "--rounding", "adaptive", "--json")[1]
+    answer = json.loads(out)
+    assert "c2" in answer["float_layers"]
+    assert len(answer["float_layers"]) == answer["other_layers"]
+    Path("q.json").write_text(out)
+    document = read_document("q.json")
+    tables = {one.title: one.table for one in document.sections if one.table is not None}
+    assert [row[0] for row in tables["Layers in float32"].rows] == answer["float_layers"]
+    assert [row[0] for row in tables["Sensitivity"].rows] == [one["layer"] for one in answer["sensitivity"]]
+    assert len(tables["Adaptive rounding"].rows) == len(answer["rounding"])
+    assert document.figures["MB of the file"] == pytest.approx(Path("q.onnx").stat().st_size / 1e6)
 
 
 def test_calibration_files_that_are_damaged(cli: Cli, command: tuple[str, ...]) -> None:

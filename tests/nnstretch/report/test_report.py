@@ -294,6 +294,7 @@ def test_design_shows_kept_and_dropped_blocks(design: Design) -> None:
     assert colours.count("series-fill-1") == 1
     assert colours.count("dropped") == 1
     assert len(shapes(text, "circle", "meet")) == 1
+    assert text.count("32 channels, 10 M MACs") == 3
     assert "opencl:0@1" in text
 
 

@@ -27,6 +27,7 @@ from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_layer, run_proto
 from nnstretch.passes import optimize
 from nnstretch.quantization.pipeline import quantize
+from nnstretch.report.tables.runs import placement_text
 from nnstretch.scheduler.lowering.candidates import is_native
 from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph
 from nnstretch.scheduler.placement.band_choice import LayerSeconds, promising
@@ -295,6 +296,7 @@ def check(space: ChoiceSpace, model: onnx.ModelProto) -> None:
     with PlanSession(plan_of(space, default_selector().select(space.problem))) as session:
         assert session.plan.macs == sum(unit.layer.macs for unit in graph_of(model).units)
         assert 0 < session.plan.repeated_macs < session.plan.macs / 2
+        assert space.placement is None or "computed twice" in placement_text(space.placement, session.plan)
         (first,) = session.run(None, feeds)
         assert relative_error(first, expected) < 1e-4
         for _ in range(20):

@@ -117,6 +117,20 @@ def test_a_plan_counts_products_of_run_time_matrices_apart(tmp_path: Path) -> No
     assert figures["million MACs"] == 0
 
 
+def test_rows_that_are_computed_twice_are_counted_apart(made: Path, tmp_path: Path) -> None:
+    plan = Plan.from_json((made / "plan.json").read_text())
+    steps = tuple(replace(step, macs=30_000_000) for step in plan.steps)
+    banded = replace(plan, steps=steps, repeated_macs=5_000_000)
+    (tmp_path / "bands.json").write_text(banded.to_json())
+    document = read_document(str(tmp_path / "bands.json"))
+    whole = 30 * len(steps) - 5
+    assert document.figures["million MACs"] == whole
+    assert document.figures["million more of rows that two processors compute"] == 5
+    said = f"rows near the cuts are computed twice, 5 M MACs or {5 / whole:.1%} more than the network has."
+    assert said in document.sections[0].text
+    assert "computed twice" not in read_document(str(made / "plan.json")).sections[0].text
+
+
 def test_a_training(made: Path) -> None:
     document = read_document(str(made / "w.run"))
     assert document.figures["best top-1 (%)"] == 75.5
@@ -203,7 +217,7 @@ def test_numbers(value: float | None, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
-        ("predicted ms", 0.39691, ("0.3969 ms", "predicted")),
+        ("predicted ms", 0.39691, ("0.397 ms", "predicted")),
         ("predicted ms, steps one after another", 1.5, ("1.5 ms", "predicted, steps one after another")),
         ("ms, net.onnx, 1 thread", 12.0, ("12 ms", "net.onnx, 1 thread")),
         ("p50 in ms, a on ssh:board", 3.0, ("3 ms", "p50, a on ssh:board")),
@@ -214,6 +228,11 @@ def test_numbers(value: float | None, text: str) -> None:
         ("× the fastest single processor", 1.7777, ("1.78×", "the fastest single processor")),
         ("seconds of tuning", 5.77, ("5.77 s", "of tuning")),
         ("largest relative error", 0.0000163, ("1.6e-05", "largest relative error")),
+        ("relative error of the outputs", 0.0038371, ("0.0038", "relative error of the outputs")),
+        ("MB of tensors", 0.00819, ("8.19 kB", "of tensors")),
+        ("best latency (ms)", 1234.5, ("1,234 ms", "best latency")),
+        ("minutes of training", 0.4762, ("28.6 s", "of training")),
+        ("signal to noise in dB", 48.32, ("48.3 dB", "signal to noise")),
         ("steps", 36, ("36", "steps")),
         ("measured ms", None, ("–", "measured ms")),
     ],

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nnstretch.report.tables.text import plain_table
+
 if TYPE_CHECKING:
     from rich.table import Table
     from torch import nn
@@ -81,10 +83,7 @@ def evaluated(
 
 def score_table(found: Scorer, dataset: Dataset) -> Table:
     """One row per class, of other tasks than classification."""
-    from rich.table import Table
-
-    table = Table("class", box=None, pad_edge=False)
-    table.add_column(dataset.task.measure, justify="right")
+    table = plain_table("class", f">{dataset.task.measure}")
     for name, percent in zip(dataset.class_names, found.per_class(), strict=True):
         table.add_row(name, "" if percent is None else f"{percent:.1f} %")
     return table
@@ -92,11 +91,7 @@ def score_table(found: Scorer, dataset: Dataset) -> Table:
 
 def class_table(found: Predictions, names: Sequence[str]) -> Table:
     """One row per class."""
-    from rich.table import Table
-
-    table = Table("class", box=None, pad_edge=False)
-    for heading in ("images", "top-1", "95 %", "answered", "most taken for"):
-        table.add_column(heading, justify="left" if heading == "most taken for" else "right")
+    table = plain_table("class", ">images", ">top-1", ">95 %", ">answered", "most taken for")
     for row in found.per_class():
         low, high = row.top1.interval
         taken = f"{names[row.taken_for[0]]} ({row.taken_for[1]})" if row.taken_for else ""
@@ -133,14 +128,10 @@ def comparison_lines(found: Comparison, first: str, second: str) -> list[str]:
 
 def changes_table(found: Comparison, names: Sequence[str], first: str, second: str) -> Table | None:
     """The confusions that differ most; None if there are none."""
-    from rich.table import Table
-
     changes = found.confusion_changes(_CHANGES)
     if not changes:
         return None
-    table = Table("class", "taken for", box=None, pad_edge=False)
-    for heading in (first, second):
-        table.add_column(heading, justify="right")
+    table = plain_table("class", "taken for", f">{first}", f">{second}")
     for label, answer, before, after in changes:
         table.add_row(names[label], names[answer], str(before), str(after))
     return table

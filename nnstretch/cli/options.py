@@ -278,20 +278,22 @@ _OTHER_FORMATS = frozenset(
 )
 
 
-def check_format(path: Path, what: str, ending: str, option: str = "-o") -> None:
+def check_format(path: Path, what: str, ending: str | Sequence[str], option: str = "-o") -> None:
     """Looks whether a file's name promises another format than the one that is written to it.
 
     Args:
         path: of the file; any ending that is of no other format will do.
         what: is written, with its verb, as the begin of a sentence.
-        ending: of the format.
+        ending: of the format, or those of several.
         option: that names the file.
 
     Raises:
         UsageError: its ending is that of another format.
     """
-    if path.suffix != ending and path.suffix in _OTHER_FORMATS:
-        raise UsageError(f"{option} {path}: {what} written as {ending}; choose this ending")
+    endings = (ending,) if isinstance(ending, str) else ending
+    if path.suffix not in endings and path.suffix in _OTHER_FORMATS:
+        named = "choose one of these endings" if len(endings) > 1 else "choose this ending"
+        raise UsageError(f"{option} {path}: {what} written as {', '.join(endings)}; {named}")
 
 
 @contextmanager

@@ -84,7 +84,7 @@ class Quantized:
 
     Attributes:
         int8: number of layers that compute in int8.
-        others: number of layers that do not.
+        floating: names of the layers that do not, in topological order.
         kept: nodes that were to stay in float32, in topological order.
         error: relative error of the outputs on calibration examples (`OutputError`); None if they are integers.
         sensitivity: the error that each layer causes, the largest first; empty if it was not needed.
@@ -95,7 +95,7 @@ class Quantized:
     """
 
     int8: int
-    others: int
+    floating: tuple[str, ...]
     kept: tuple[str, ...]
     error: float | None
     sensitivity: tuple[LayerError, ...]
@@ -103,6 +103,11 @@ class Quantized:
     corrected: int
     full_range_error: float | None = None
     rounded: tuple[RoundedLayer, ...] = ()
+
+    @property
+    def others(self) -> int:
+        """Number of layers that do not compute in int8."""
+        return len(self.floating)
 
     def __str__(self) -> str:
         """One line, such as "23 layers in int8, 4 in float32; output error 0.0123 (38.2 dB)"."""
@@ -159,11 +164,11 @@ def quantize(
         made.metadata_props.update(model.metadata_props)
         carry_placement(work.network, made)
         save(made, path)
-    int8, others = _counts(made)
+    int8, floating = _layers(made)
     names = [str(node.name) for node in work.network.graph]
     stay = tuple(name for name in names if name in kept)
     return Quantized(
-        int8, others, stay, error, tuple(sensitivity), work.equalized, work.corrected, full_range_error, work.rounded
+        int8, floating, stay, error, tuple(sensitivity), work.equalized, work.corrected, full_range_error, work.rounded
     )
 
 
@@ -220,8 +225,8 @@ def write_trained(model: ir.Model, path: str | Path) -> Quantized:
     made = model.clone()
     del made.metadata_props[TRAINED_KEY]
     save(made, path)
-    int8, others = _counts(made)
-    return Quantized(int8, others, (), None, (), 0, 0)
+    int8, floating = _layers(made)
+    return Quantized(int8, floating, (), None, (), 0, 0)
 
 
 def _refuse_quantised(model: ir.Model) -> None:
@@ -341,11 +346,10 @@ def _kept(work: _Workspace, options: QuantizationOptions, progress: Progress) ->
     return with_nodes([*names[:worst], *rest]), errors
 
 
-def _counts(model: ir.Model) -> tuple[int, int]:
-    """Numbers of layers in int8 and of others."""
+def _layers(model: ir.Model) -> tuple[int, tuple[str, ...]]:
+    """The number of layers in int8, and the names of the others."""
     from nnstretch.graph.layers import layers
     from nnstretch.passes import optimize
 
     found = [n.layer for n in layers(optimize(model)) if n.layer.op not in ("Quantize", "Dequantize")]
-    quantized = sum(layer.is_int8 for layer in found)
-    return quantized, len(found) - quantized
+    return sum(layer.is_int8 for layer in found), tuple(layer.name for layer in found if not layer.is_int8)

@@ -69,6 +69,7 @@ class Assembler:
             shared_queues=tuple(shared_queues),
             device_bytes=device_bytes,
             constant_ranges=packing.ranges,
+            repeated_macs=self._graph.repeated_macs,
         )
         validate(plan)
         return plan, LazyConstants(packing.packed)

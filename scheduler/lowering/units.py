@@ -51,6 +51,7 @@ class UnitGraph:
         inputs: names of the network's inputs.
         outputs: names of its outputs.
         in_float32: whether int8 layers are computed in float32, so that their weights take four times the bytes.
+        repeated_macs: multiply-accumulates in rows that several bands compute, beyond those of the network.
     """
 
     units: tuple[Unit, ...]
@@ -58,6 +59,7 @@ class UnitGraph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     in_float32: bool = False
+    repeated_macs: int = 0
 
 
 def working_set(graph: UnitGraph) -> int:

@@ -161,7 +161,12 @@ def banded_graph(graph: UnitGraph, split: Sequence[BandedSection]) -> UnitGraph 
         begin = section.last + 1
     units += graph.units[begin:]
     types = {name: type_ for unit in units for name, type_ in zip(unit.outputs, unit.layer.outputs, strict=True)}
-    return replace(graph, units=tuple(units), types=graph.types | types)
+    repeated = graph.repeated_macs + _macs(units) - _macs(graph.units)
+    return replace(graph, units=tuple(units), types=graph.types | types, repeated_macs=repeated)
+
+
+def _macs(units: Sequence[Unit]) -> int:
+    return sum(node.layer.macs - node.layer.product_macs for unit in units for node in unit.nodes)
 
 
 def _are_shares(split: BandedSection, rows: int) -> bool:

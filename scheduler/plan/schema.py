@@ -138,7 +138,10 @@ def plan_queue(processor: Processor) -> PlanQueue:
 
 @dataclass(frozen=True)
 class Plan:
-    """A complete, executable description of a network on its processors."""
+    """A complete, executable description of a network on its processors.
+
+    `repeated_macs` are multiply-accumulates of rows that several bands compute, beyond those of the network: steps count them.
+    """
 
     block: int
     queues: tuple[PlanQueue, ...]
@@ -153,6 +156,7 @@ class Plan:
     device_bytes: Mapping[int, int]
     constant_ranges: Mapping[int, tuple[int, int]]
     version: int = PLAN_VERSION
+    repeated_macs: int = 0
 
     def __str__(self) -> str:
         """One line, such as "plan: 40 steps in 3 sub-graphs on cpu:0,opencl:0, 1814 M MACs, predicted 5.31 ms"."""
@@ -165,8 +169,8 @@ class Plan:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of convolutions and dense layers in one run, as those of designs."""
-        return sum(step.macs for step in self.steps if step.op not in RUN_TIME_PRODUCTS)
+        """Multiply-accumulates of the network's convolutions and dense layers, as those of designs; without `repeated_macs`."""
+        return sum(step.macs for step in self.steps if step.op not in RUN_TIME_PRODUCTS) - self.repeated_macs
 
     @property
     def product_macs(self) -> int:

@@ -139,6 +139,8 @@ def _check_buffers(plan: Plan) -> None:
 
 
 def _check_steps(plan: Plan) -> None:
+    if not 0 <= plan.repeated_macs <= sum(step.macs for step in plan.steps):
+        raise _fail(f"steps repeat {plan.repeated_macs} MACs, which they do not have")
     for i, step in enumerate(plan.steps):
         indices = [r for r in step.reads if r is not None] + list(step.writes)
         if any(not 0 <= b < len(plan.buffers) for b in indices):

@@ -105,6 +105,18 @@ class Preprocessing:
         )
 
     @property
+    def steps(self) -> str:
+        """What is done to an image, step by step, for readers who do not know the fields."""
+        mean, std = (" / ".join(f"{value:.3g}" for value in values) for values in (self.mean, self.std))
+        covered, size = size_text(size_of(*self.covered)), size_text(self.image_size)
+        crop = f"the centre of {size} is cut out" if covered != size else "what is longer is cut off"
+        colours = "red, green, blue" if self.channels == 3 else "grey"
+        return (
+            f"resize to cover {covered} pixels ({self.interpolation}), {crop}; {colours}, values 0 to 1; subtract {mean}, "
+            f"divide by {std}"
+        )
+
+    @property
     def cropping(self) -> str:
         """Which part of an image becomes the input, in a line; empty if nothing but the ends of its longer side is cut off."""
         if self.crop_pct == 1:

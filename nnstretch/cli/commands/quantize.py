@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,16 +21,16 @@ from nnstretch.cli.options import (
     with_options,
 )
 from nnstretch.errors import UsageError
+from nnstretch.report.tables.quantization import floating_text, rounding_table, sensitivity_table
 from nnstretch.report.tables.text import size_text
 from nnstretch.support.progress import Progress
 from nnstretch.training.data import usage
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-    from rich.console import RenderableType
 
     from nnstretch.cli.console import Reporter
-    from nnstretch.quantization import Examples, Feeds, LayerError, QuantizationOptions, Quantized, RoundedLayer
+    from nnstretch.quantization import Examples, Feeds, QuantizationOptions, Quantized
     from nnstretch.training.data.preprocessing import Preprocessing
 
 Calibration = Annotated[
@@ -173,11 +173,13 @@ def _show(
     calibration = examples.images if examples else None
     report.note(calibration.note if calibration else "")
     if wanted.sensitivity:
-        report.show(_table(made.sensitivity))
+        report.show(sensitivity_table(made.sensitivity, made.floating))
     if made.rounded:
-        report.show(_rounding_table(made.rounded))
+        report.show(rounding_table(made.rounded))
     if examples is not None and examples.preprocessing is not None:
         report.show(_images_text(examples.preprocessing, is_stated=examples.is_stated))
+    if made.floating and made.int8:
+        report.show(floating_text(made.floating))
     report.show(f"{output}: {made}; {size_text(output.stat().st_size)}")
     report.note(_range_note(made, is_reduced=wanted.reduce_range) if examples else "")
     if not made.int8:
@@ -243,7 +245,8 @@ def _answer(made: Quantized) -> dict[str, Any]:
     """What became of a network, for the JSON answer."""
     return {
         "int8_layers": made.int8,
-        "other_layers": made.others,
+        "other_layers": len(made.floating),
+        "float_layers": made.floating,
         "kept_float": made.kept,
         "equalized_pairs": made.equalized,
         "corrected_layers": made.corrected,
@@ -270,30 +273,6 @@ def _errors(error: float | None) -> dict[str, float | None]:
     from nnstretch.quantization import signal_to_noise
 
     return {"error": error, "snr_db": None if error is None else signal_to_noise(error)}
-
-
-def _table(layers: Sequence[LayerError]) -> RenderableType:
-    """The error that every layer causes, the largest first."""
-    from rich.table import Table
-
-    table = Table("layer", "operator", box=None, pad_edge=False)
-    table.add_column("error", justify="right")
-    table.add_column("dB", justify="right")
-    for layer in layers:
-        table.add_row(layer.name, layer.operator, f"{layer.error:.2e}", f"{layer.snr_db:.1f}")
-    return table
-
-
-def _rounding_table(layers: Sequence[RoundedLayer]) -> RenderableType:
-    """What adaptive rounding changed in every layer, in the order of the network."""
-    from rich.table import Table
-
-    table = Table("layer", "operator", box=None, pad_edge=False)
-    for title in ("error, nearest", "adaptive", "weights changed"):
-        table.add_column(title, justify="right")
-    for layer in layers:
-        table.add_row(layer.name, layer.operator, f"{layer.nearest:.2e}", f"{layer.error:.2e}", str(layer.changed))
-    return table
 
 
 def _counted(feeds: Iterator[Feeds], total: int, advance: Progress) -> Iterator[Feeds]:

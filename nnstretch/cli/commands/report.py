@@ -26,7 +26,7 @@ def report_command(
         typer.Argument(
             metavar="FILE...",
             help="A study (journal file or URL), the run folder of a training, a package, a plan, or an answer of "
-            "bench, tune, stretch or sweep latency (.json), or the folder of a job. Several are compared.",
+            "bench, tune, stretch, quantize or sweep latency (.json), or the folder of a job. Several are compared.",
         ),
     ],
     output: Annotated[

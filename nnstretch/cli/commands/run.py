@@ -21,7 +21,7 @@ from nnstretch.cli.options import (
     option,
     with_options,
 )
-from nnstretch.cli.outputs import show_outputs
+from nnstretch.cli.outputs import note_written, show_outputs
 from nnstretch.cli.running.images import answer_json, image_request
 from nnstretch.cli.running.rebalancing import (
     check_rebalance,
@@ -31,6 +31,7 @@ from nnstretch.cli.running.rebalancing import (
     save_package,
 )
 from nnstretch.cli.running.request import DEFAULT_RUNS, DEFAULT_SECONDS, RunRequest, parse_inputs
+from nnstretch.cli.running.timelines import check_timeline, write_timeline
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target
 from nnstretch.errors import UsageError
@@ -90,7 +91,12 @@ Runs = Annotated[
     ),
 ]
 Timeline = Annotated[
-    Path | None, option("--timeline FILE", "Write a trace of one run for Perfetto (.json), and show its critical path.")
+    Path | None,
+    option(
+        "--timeline FILE",
+        "Write the timeline of one run as a page (.html), a picture (.svg) or a trace for Perfetto (.json), and show its "
+        "critical path.",
+    ),
 ]
 Check = Annotated[bool, option("--check", "Compare the outputs with ONNX Runtime's.")]
 MaxError = Annotated[
@@ -142,7 +148,7 @@ def run_command(
     means that the outputs differ from ONNX Runtime's. With --target, compile the model for another machine and run it there by
     a runner that needs no Python; the outputs are always compared.
 
-    Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.json
+    Example: nnstretch run resnet50.nns --input x=image.npy -o outputs.npz --timeline timeline.html
     """
     with reporting(as_json=json) as report:
         from nnstretch.cli.models.sources import Source
@@ -164,7 +170,7 @@ def run_command(
             files, asked, shown, runs, timeline, options.largest_error, max_error, seed, litert_library, package
         )
         if timeline is not None:
-            check_format(timeline, "a trace is", ".json", "--timeline")
+            check_timeline(timeline)
         if shown is not None and (asked is None or asked.drawn is None):
             pictures = "" if asked is None else "pictures are written as .png, .jpg or .webp, and "
             check_format(shown, f"{pictures}outputs are", ".npz")
@@ -206,7 +212,7 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
             times = _time_streams(report, session, feeds, request.most_runs)
             report.note(fewer_streams_text(source.options.streams or 1, session.arrangement))
         else:
-            times = _time_runs(report, session, feeds, request)
+            times = _time_runs(report, session, feeds, request, source.model)
         plan = session.plan
         rebalanced: dict[str, Any] = {}
         if source.options.rebalance:
@@ -236,14 +242,16 @@ def _run_here(report: Reporter, source: Source, request: RunRequest, check: bool
     return judgement is None or judgement.passes
 
 
-def _time_runs(report: Reporter, session: Session, feeds: dict[str, np.ndarray], request: RunRequest) -> dict[str, Any]:
+def _time_runs(
+    report: Reporter, session: Session, feeds: dict[str, np.ndarray], request: RunRequest, model: str
+) -> dict[str, Any]:
     """Times one run after another, shows latencies, and returns them as JSON."""
     from nnstretch.bench.timing import latency
     from nnstretch.scheduler.runtime.adaptive.session import AdaptiveSession
 
     seconds = session.time(feeds, warmup=3, runs=request.most_runs, budget=request.budget)
     times, timeline = latency([seconds]), request.timeline
-    summary = None if timeline is None else _write_timeline(timeline, session, feeds)
+    summary = None if timeline is None else _write_timeline(timeline, model, session, feeds)
     if (placement := session.compiled.placement) is not None:
         report.note(placement_text(placement, session.plan))
     adaptive = session if isinstance(session, AdaptiveSession) else None
@@ -253,6 +261,7 @@ def _time_runs(report: Reporter, session: Session, feeds: dict[str, np.ndarray],
     plans = _plans_used(report, adaptive) if adaptive else None
     if summary is not None:
         report.show(timeline_table(summary), timeline_text(summary))
+        note_written(report, [] if timeline is None else [timeline])
     counts = {"runs": len(seconds), "plans": plans}
     return {**times.to_json(), **counts, "timeline": None if summary is None else summary.to_json()}
 
@@ -300,14 +309,14 @@ def _feeds(session: Session, request: RunRequest) -> dict[str, np.ndarray]:
     return read_feeds(request.inputs, [one.name for one in session.get_inputs()])
 
 
-def _write_timeline(path: Path, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:
-    """Writes the trace of a run; returns its critical path."""
+def _write_timeline(path: Path, model: str, session: Session, feeds: dict[str, np.ndarray]) -> RunSummary:
+    """Writes the timeline of a run; returns its critical path."""
     from nnstretch.scheduler.runtime.critical_path import run_summary
-    from nnstretch.support.settings import write_text
 
     found = session.profile(feeds)
-    write_text(path, found.to_chrome_json())
-    return run_summary(session.plan, found)
+    summary = run_summary(session.plan, found)
+    write_timeline(path, Path(model).name, found, summary)
+    return summary
 
 
 def _error(source: Source, feeds: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> float:

@@ -26,7 +26,7 @@ from nnstretch.cli.outputs import note_written
 from nnstretch.cli.targets.options import OneAfterAnother
 from nnstretch.cli.targets.several import for_each_target, path_for_target
 from nnstretch.report.tables.runs import idle_text, placement_text, queue_names
-from nnstretch.report.tables.text import ms_text, number_text, parameters_text, plain_table
+from nnstretch.report.tables.text import ms_text, number_text, operator_text, parameters_text, plain_table
 from nnstretch.scheduler.selection import SELECTORS, default_selector, selector_named
 from nnstretch.training.data import usage
 
@@ -372,7 +372,7 @@ def _table(plan: Plan, layers: Sequence[Mapping[str, Any]]) -> Any:
         cost = step.cost_ms
         shown.add_row(
             step.layer,
-            step.op,
+            operator_text(step.op),
             *((place,) if where else ()),
             step.routine,
             parameters_text(step.parameters),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.targets.measure import Measured
@@ -11,6 +12,7 @@ from nnstretch.cli.models.sources import Source, read_feeds
 from nnstretch.cli.outputs import show_outputs
 from nnstretch.cli.running.images import answer_json
 from nnstretch.cli.running.request import RunRequest
+from nnstretch.cli.running.timelines import write_timeline
 from nnstretch.cli.targets.benchmark import TargetJob, measure_on_targets
 from nnstretch.cli.targets.options import check_unused
 from nnstretch.devices.targets.results import BenchOptions
@@ -18,7 +20,6 @@ from nnstretch.errors import ModelError
 from nnstretch.graph.layers import graph_inputs, graph_outputs
 from nnstretch.passes import optimize
 from nnstretch.report.tables.targets import few_runs_text, targets_table
-from nnstretch.support.settings import write_text
 
 if TYPE_CHECKING:
     from nnstretch.vision.answer import ImageInput
@@ -56,7 +57,7 @@ def run_on_target(report: Reporter, source: Source, request: RunRequest) -> bool
     answer = show_outputs(report, request, image, measured.outputs)
     timeline = target_timeline(measured.model, measured.result)
     if request.timeline is not None and timeline is not None:
-        write_text(request.timeline, timeline.to_chrome_json())
+        write_timeline(request.timeline, Path(source.model).name, timeline, None)
     report.show(targets_table([run]))
     report.note(few_runs_text(run, "--runs"))
     judgement = request.judge(measured.error, measured.model.plan, measured.outputs)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nnstretch.report.charts.svg import WIDTH, Panel, box, label, line, vertical_grid
+from nnstretch.report.charts.svg import WIDTH, Panel, box, label, legend, line, vertical_grid
 
 _BAR, _ROW, _NAMES = 18, 28, 300
 _LONGEST_NAME = 42
@@ -32,15 +32,24 @@ class Bar:
     class_: str = "conv"
 
 
-def bars_panel(bars: Sequence[Bar], unit: str) -> Panel:
-    """A bar per value on one scale from 0; `unit` stands beside the first number of the scale, such as " ms"."""
+def bars_panel(bars: Sequence[Bar], unit: str, colours: Mapping[str, str] | None = None) -> Panel:
+    """A bar per value on one scale from 0.
+
+    Args:
+        bars: at least one.
+        unit: stands beside the first number of the scale, such as " ms".
+        colours: class of bars -> what its colour means, for a legend of those that are there; None: no legend.
+    """
     longest = max(max(bar.high, bar.value) for bar in bars)
     scale = (WIDTH - _NAMES - 90) / (longest * 1.02)
     bottom = 14 + len(bars) * _ROW
     parts = vertical_grid(_NAMES, scale, longest, 6, bottom, bottom + 18, unit)
     for number, bar in enumerate(bars):
         parts += _bar(bar, 14 + number * _ROW, scale)
-    return bottom + 28, parts
+    used = dict.fromkeys(bar.class_ for bar in bars)
+    if colours is None:
+        return bottom + 28, parts
+    return bottom + 54, [*parts, *legend(_NAMES, bottom + 44, [([name], colours[name]) for name in used])]
 
 
 def _bar(bar: Bar, y: float, scale: float) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nnstretch.report.charts.style import op_class
+from nnstretch.report.charts.style import CLASSES, op_class
 from nnstretch.report.charts.svg import (
     GLYPH,
     WIDTH,
@@ -20,7 +20,7 @@ from nnstretch.report.charts.svg import (
     vertical_grid,
 )
 from nnstretch.report.tables.bench import peak_share
-from nnstretch.report.tables.text import parameters_text, threads_text
+from nnstretch.report.tables.text import operator_text, parameters_text, threads_text
 
 _LEAST_NAMES = 120  # width of the column of names
 _RIGHT = 150
@@ -30,6 +30,7 @@ _STRONG_GLYPH = 7.4  # width of a letter in bold
 _NOISE = 0.97  # a ratio below this is a loss, not noise
 _SKY = 190
 _LEFT = 44
+_EDGE = 16  # right of a skyline, for its last number
 
 _FILLS = ("conv", "depthwise", "dense", "quiet")  # one for each number of threads
 _LOSS = "accent"
@@ -108,7 +109,7 @@ def skyline_panel(result: Mapping[str, Any]) -> Panel:
     total = sum(layer["ms"] for layer in layers)
     highest = max([1.0, *(peak_share(result, layer) for layer in layers)]) * 1.04
     ground = 34.0 + _SKY
-    wide, high = (WIDTH - _LEFT) / total, _SKY / highest
+    wide, high = (WIDTH - _LEFT - _EDGE) / total, _SKY / highest
     name = f"{Path(result['model']).name}, {threads_text(result['threads'])}"
     title = f"{name}: time of each layer across, share of the multiply-add peak upwards"
     parts = [label(0, 12, title, "strong")]
@@ -124,13 +125,13 @@ def skyline_panel(result: Mapping[str, Any]) -> Panel:
     parts += [line(_LEFT, ground - high, WIDTH, ground - high, "bound"), line(_LEFT, ground, WIDTH, ground, "axis")]
     parts.append(label(WIDTH, ground + 34, "ms", "small", "end"))
     used = dict.fromkeys(op_class(layer["op"], layer["routine"]) for layer in layers)
-    return ground + 42, [*parts, *legend(_LEFT, ground + 34, [([name], name) for name in used])]
+    return ground + 42, [*parts, *legend(_LEFT, ground + 34, [([name], CLASSES[name]) for name in used])]
 
 
 def _tower(layer: Mapping[str, Any], x: float, width: float, ground: float, rate: float) -> list[str]:
     height = rate if layer["macs"] else 4.0
     tip = (
-        f"{layer['name']}: {layer['op']}, {layer['routine']} {parameters_text(layer['parameters'])}\n"
+        f"{layer['name']}: {operator_text(layer['op'])}, {layer['routine']} {parameters_text(layer['parameters'])}\n"
         f"{layer['ms']:.3f} ms, {layer['share']:.1%} of the run"
         + (f", {layer['gflops']:.0f} GFLOP/s" if layer["macs"] else "")
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nnstretch.bench.ablation.breakdown import PERFECT_SPLIT
 from nnstretch.bench.ablation.result import BRANCHED
 from nnstretch.report.charts.svg import (
+    GLYPH,
     WIDTH,
     Axes,
     Panel,
@@ -207,8 +208,11 @@ def _branch(segment: SegmentDesign, branch: BranchDesign, x: float, y: float, un
         colour = f"series-fill-{branch.processor % 4}" if kept else "dropped"
         parts.append(box(x + place * unit + 1.5, y - thick / 2, unit - 3, thick, colour, tip, radius=2))
     split = ", split" if segment.split else ""
-    text = f"{branch.channels} ch, {count_text(branch.macs)}{split}"
-    parts.append(label(x + total * unit / 2, y + _THICK / 2 + 16, text, "small", "middle"))
+    lines = [f"{branch.channels} channels", f"{count_text(branch.macs)} MACs{split}"]
+    if GLYPH * len(", ".join(lines)) < total * unit + _MIDDLE:
+        lines = [", ".join(lines)]
+    for number, text in enumerate(lines):
+        parts.append(label(x + total * unit / 2, y + _THICK / 2 + 14 + 12 * number, text, "small", "middle"))
     return parts
 
 

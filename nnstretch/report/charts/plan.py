@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nnstretch.report.charts.style import CLASSES, op_class
 from nnstretch.report.charts.svg import WIDTH, Panel, box, label, legend, vertical_grid
-from nnstretch.report.tables.text import parameters_text
+from nnstretch.report.tables.text import operator_text, parameters_text
 from nnstretch.scheduler.plan.schema import Plan
 
 _LEFT, _ROW, _GAP, _TOP = 110, 40, 12, 28
@@ -29,7 +29,7 @@ def steps_panel(plan: Plan, queues: Sequence[str]) -> Panel:
     for step, name in zip(plan.steps, queues, strict=True):
         ms = step.cost_ms or 0.0
         y = _TOP + names.index(name) * (_ROW + _GAP)
-        tip = f"{step.layer}\n{step.op}, {step.routine} {parameters_text(step.parameters)}\n{ms:.4g} ms"
+        tip = f"{step.layer}\n{operator_text(step.op)}, {step.routine} {parameters_text(step.parameters)}\n{ms:.4g} ms"
         parts.append(
             box(_LEFT + ends[name] * scale, y, max(ms * scale - 0.4, 0.3), _ROW, op_class(step.op, step.routine), tip)
         )

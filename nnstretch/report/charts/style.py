@@ -17,6 +17,13 @@ CLASSES = {
     OTHER: "other",
 }
 """What the classes of operators are called."""
+_ALGORITHMS = {
+    _DEPTHWISE: _DEPTHWISE,
+    "inverted_residual": _DEPTHWISE,
+    "_add": "conv",  # a convolution and the sum that reads it
+    "table": "elementwise",
+}
+"""Part of an algorithm's name -> the class of what it computes, where operators do not say it."""
 
 COLOURS = {
     "paper": ("#ffffff", "#15181c"),
@@ -52,11 +59,20 @@ _SERIES = ("series-0", "series-1", "series-2", "series-3")
 
 
 def op_class(op: str, routine: str) -> str:
-    """CSS class of an operator: its kind, or one of its own for depthwise convolutions, Concat and Reorder."""
-    if routine.endswith(f"/{_DEPTHWISE}"):
-        return _DEPTHWISE
-    kind = op.lower() if op in ("Concat", "Reorder") else OPERATORS.get(op, OTHER)
-    return kind if kind in CLASSES else OTHER
+    """CSS class of a step: the kind of its operator, or one of its own for depthwise convolutions, Concat and Reorder.
+
+    Fused layers have the kind of the layer that the routine is made for, those of external engines the first kind of `CLASSES`
+    that one of their operators has.
+    """
+    algorithm = routine.rpartition("/")[2]
+    if fused := next((kind for part, kind in _ALGORITHMS.items() if part in algorithm), None):
+        return fused
+    kinds = {_kind(one) for one in op.split("+")}
+    return next((kind for kind in CLASSES if kind in kinds), OTHER)
+
+
+def _kind(op: str) -> str:
+    return op.lower() if op in ("Concat", "Reorder") else OPERATORS.get(op, OTHER)
 
 
 def variables(selector: str) -> str:

@@ -16,6 +16,7 @@ from nnstretch.report.charts.svg import (
     vertical_grid,
     waiting,
 )
+from nnstretch.report.tables.text import operator_text
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 
 _LEFT = 110
@@ -87,7 +88,7 @@ def _step(event: Event, y: float, scale: float) -> str:
     x, width = _LEFT + event.begin * scale, (event.end - event.begin) * scale
     microseconds = (event.end - event.begin) / 1e3
     rate = f", {2 * event.macs / max(1, event.end - event.begin):.0f} GFLOP/s" if event.macs else ""
-    tip = f"{event.name}\n{event.op}, {event.routine}\n{microseconds:.1f} µs{rate}"
+    tip = f"{event.name}\n{operator_text(event.op)}, {event.routine}\n{microseconds:.1f} µs{rate}"
     # A hairline separates steps, but must not hide short ones.
     return box(x, y, max(width - min(0.6, width / 4), 0.3), _QUEUE, op_class(event.op, event.routine), tip)
 

@@ -13,6 +13,7 @@ from nnstretch.report.documents.bench import bench_document
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.documents.facts import environment_facts
 from nnstretch.report.documents.latency_grid import latency_document
+from nnstretch.report.documents.quantization import quantization_document
 from nnstretch.report.documents.targets import targets_document
 from nnstretch.report.documents.tuning import tuning_document
 from nnstretch.report.documents.ways import design_streams_document, streams_document, together_document
@@ -38,8 +39,8 @@ def read_answer(path: Path, answer: Answer) -> Document:
     if {"format", "segments", "original_macs"} <= answer.keys():
         raise FileError(f"{path} is a design; the index.html beside it explains it, and `bench --design` times it")
     raise FileError(
-        f"{path} is not a plan, and not the answer of bench, tune, stretch or sweep latency; a study, the folder of a "
-        "training and a package have reports, too"
+        f"{path} is not a plan, and not the answer of bench, tune, stretch, quantize or sweep latency; a study, the folder "
+        "of a training and a package have reports, too"
     )
 
 
@@ -113,6 +114,7 @@ _READERS: Mapping[str, Callable[[str, Answer], Document]] = {
     "tuning_s": tuning_document,
     "designs": _stretch,
     "targets": targets_document,
+    "int8_layers": lambda _, answer: quantization_document(answer),
     "results": latency_document,
 }
 """Field of the answer of one command -> its reader; the first that is found counts. Another command is a function and a row."""

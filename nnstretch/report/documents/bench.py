@@ -8,15 +8,17 @@ from typing import Any
 
 from nnstretch.report.charts.bench import ratio_panel, skyline_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.report.documents.facts import facts_of
 from nnstretch.report.tables.bench import dtypes_text, failures, fastest_engine, peak_share
-from nnstretch.report.tables.text import parameters_text, quietness_lines, sentence, threads_text
+from nnstretch.report.tables.text import operator_text, parameters_text, quietness_lines, sentence, threads_text
 from nnstretch.support.other_programs import OtherPrograms
 from nnstretch.support.words import counted
 
 _METHOD = "every engine in a process of its own on the same cores, stopped while another one is timed."
 _SKYLINE = (
     "A bar is as wide as the layer's time and as high as its share of the multiply-add peak of its data type, counted as the "
-    "layer is written down: Winograd, which needs fewer multiplications, may exceed it. A bar's tooltip shows its routine."
+    "layer is written down: Winograd and Strassen, which need fewer multiplications, may exceed it. A bar's tooltip shows its "
+    "routine."
 )
 _STARTS = (
     "In a fresh process whose imports are done: milliseconds until the session, interpreter or network exists and until the "
@@ -43,7 +45,7 @@ def bench_document(answer: Mapping[str, Any]) -> Document:
     for one in results:
         ours = one["engines"].get("nnstretch", {}).get("p50_ms")
         figures[f"ms, {Path(one['model']).name}, {threads_text(one['threads'])}"] = ours
-    facts = {str(key): str(value) for key, value in machine.items()}
+    facts = facts_of(machine)
     facts |= {
         engine: str(about["version"])
         for one in results
@@ -142,7 +144,7 @@ def _starts(results: Sequence[Result]) -> list[Sequence[Cell]]:
 def _layers(one: Result, text: str) -> Section:
     rows: list[Sequence[Cell]] = [
         (
-            *(layer["name"], layer["op"], layer["routine"], parameters_text(layer["parameters"])),
+            *(layer["name"], operator_text(layer["op"]), layer["routine"], parameters_text(layer["parameters"])),
             *(layer["ms"], 100 * layer["share"]),
             *((layer["gflops"], 100 * peak_share(one, layer)) if layer["macs"] else (None, None)),
         )

@@ -13,6 +13,7 @@ from nnstretch.report.charts.branching import causes_panel, design_panel, latenc
 from nnstretch.report.charts.timeline import timeline_panel
 from nnstretch.report.documents.bench import machine_text, quietness_text
 from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.report.documents.facts import facts_of
 from nnstretch.report.tables.ablation import (
     NUMBERS_OF_SEGMENTS,
     alternative_text,
@@ -75,7 +76,7 @@ def branching_document(answer: Mapping[str, Any]) -> Document:
         "branched ms": answer["branched_ms"],
     }
     about = answer["machine"] if found.simulated is None else answer["simulated"]
-    facts = {str(key): str(value) for key, value in about.items()}
+    facts = facts_of(about)
     return Document(
         f"{answer['model']}, branched" if answer["unbranched"] is None else f"{answer['model']}, not branched",
         _lead(answer, found),
@@ -160,7 +161,7 @@ def _rows(found: Ablation) -> Table:
         rows.append([row.network, row.how, row.processors, *counts, *score, row.p50_ms, *statistics])
     marked = frozenset(number for number, row in enumerate(found.rows) if row.is_branched)
     score_title = [f"{found.measure.name} (%)"] if scored else []
-    counted = ("network", "run", "processors", "million MACs", "M parameters", *score_title)
+    counted = ("network", "run", "processors", "million MACs", "million parameters", *score_title)
     times = ("p50 ms", "p90 ms", "95 % from", "to ms") if measured else ("ms",)
     return Table((*counted, *times), rows, 3, marked)
 
@@ -170,7 +171,7 @@ def _causes(found: Ablation) -> Table:
         [cause, CAUSES[cause], ms, 100 * ms / found.branched_ms] for cause, ms in found.causes.items()
     ]
     rows.append([found.origin, "", found.branched_ms, 100.0])
-    return Table(("cause", "meaning", "ms", "% of it"), rows, 2, frozenset({len(found.causes)}))
+    return Table(("cause", "meaning", "ms", "% of all"), rows, 2, frozenset({len(found.causes)}))
 
 
 def _branches(found: Ablation) -> Table:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nnstretch.report.charts.svg import Panel
+from nnstretch.report.tables.text import count_text, duration_text
 
 Cell = str | float | int | None
+_NEAR_ZERO = 1e-4
+"""Below, as errors are, no more than the order of magnitude counts."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +92,42 @@ class Document:
 
 
 def cell_text(value: Cell) -> str:
-    """A value as people read it: four significant digits, "–" for none."""
+    """A value as people read it: four significant digits, two of values near 0, "–" for none."""
     if value is None:
         return "–"
     if isinstance(value, float):
+        if 0 < abs(value) < _NEAR_ZERO:
+            return f"{value:.1e}"
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else value
+
+
+_UNITS: Sequence[tuple[re.Pattern[str], Callable[[float], str]]] = (
+    (re.compile(r"^million "), lambda value: count_text(value * 1e6)),
+    (re.compile(r"^MB (?=of )"), lambda value: f"{value:.3g} MB" if value >= 1 else f"{value * 1e3:.3g} kB"),
+    (re.compile(r"^ms(?:, | (?=o))| (?:in )?ms(?=$|[ ,])| \(ms\)$"), lambda value: f"{_three_digits(value)} ms"),
+    (re.compile(r"^seconds (?=o)"), duration_text),
+    (re.compile(r"^minutes (?=o)"), lambda value: duration_text(60 * value)),
+    (re.compile(r"^% | \(%\)(?=$|,)"), lambda value: f"{value:.4g} %"),
+    (re.compile(r" in dB$"), lambda value: f"{value:.1f} dB"),
+    (re.compile(r"^× "), lambda value: f"{value:.3g}×"),
+    (re.compile(r"^share (?=of )"), lambda value: f"{value:.0%}"),
+    (re.compile(r"(?<=relative error)$|^(?=relative error)"), lambda value: f"{value:.2g}"),
+)
+"""Where the name of a figure says its unit -> the value with this unit, which the name need not say then."""
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1e3 else f"{value:,.0f}"
+
+
+def figure_text(name: str, value: Cell) -> tuple[str, str]:
+    """A figure as the large numbers of a page show it: its value with the unit, and its name without."""
+    if isinstance(value, int | float):
+        for unit, text in _UNITS:
+            if unit.search(name):
+                return text(value), unit.sub("", name, count=1)
+    return cell_text(value), name
 
 
 def compared(documents: Sequence[Document]) -> Section:

@@ -8,6 +8,7 @@ from typing import Any
 
 from nnstretch.report.documents.branching import branching_document
 from nnstretch.report.documents.document import Cell, Document, Section, Table
+from nnstretch.report.tables.text import duration_text
 from nnstretch.support.measures import TOP1, Measure
 
 _ACCURACIES = "The {} on the test images is reported; the design was chosen by the validation images."
@@ -27,7 +28,7 @@ def job_document(answer: Mapping[str, Any]) -> Document:
     measure = Measure(**answer.get("measure", TOP1._asdict()))  # answers of earlier versions lack it
     figures: dict[str, Cell] = {f"{measure.name} (%), {one['name']}": one[f"test_{measure.key}"] for one in networks}
     accuracies = Section("Accuracies", _ACCURACIES.format(measure.name), table=_accuracies(answer, networks, measure))
-    facts = {f"seconds, {kind}": str(seconds) for kind, seconds in answer["seconds"].items()}
+    facts = {f"duration, {kind}": duration_text(seconds) for kind, seconds in answer["seconds"].items()}
     if answer["comparison"] is None:
         lead = "The job measured no latency; its stage `measure` was left out."
         return Document(f"Job {answer['model']}", lead, figures, [accuracies], facts)

@@ -11,14 +11,15 @@ from nnstretch.package.format import read_package
 from nnstretch.report.charts.plan import steps_panel
 from nnstretch.report.charts.timeline import timeline_panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
-from nnstretch.report.documents.facts import fact_text
-from nnstretch.report.tables.runs import queue_names
-from nnstretch.report.tables.text import parameters_text
+from nnstretch.report.documents.facts import facts_of
+from nnstretch.report.tables.runs import queue_names, repeated_text
+from nnstretch.report.tables.text import operator_text, parameters_text
 from nnstretch.scheduler.plan.schema import Plan
 from nnstretch.scheduler.runtime.timeline import Timeline
 from nnstretch.scheduler.simulation.timing import NoInterference, simulate
 
 _PRODUCTS = "million more in products of run-time matrices"
+_REPEATED = "million more of rows that two processors compute"
 
 _PREDICTED = "predicted ms"
 _TOGETHER = "predicted ms, transfers and contention left out"
@@ -65,8 +66,7 @@ def read_package_file(path: Path) -> Document:
         "MB of weights": package.constants.nbytes / 1e6,
         **({"plans": len(plans)} if len(plans) > 1 else {}),
     }
-    facts = {str(name): fact_text(value) for name, value in package.metadata.items()}
-    return Document(f"Package {path.name}", _lead(first), figures, sections, facts)
+    return Document(f"Package {path.name}", _lead(first), figures, sections, facts_of(package.metadata))
 
 
 def _lead(plan: Plan) -> str:
@@ -83,10 +83,19 @@ def _figures(plan: Plan) -> dict[str, Cell]:
         **predicted,
         "million MACs": plan.macs / 1e6,
         **({_PRODUCTS: plan.product_macs / 1e6} if plan.product_macs else {}),
+        **({_REPEATED: plan.repeated_macs / 1e6} if plan.repeated_macs else {}),
         "steps": len(plan.steps),
         "sub-graphs": len(plan.subgraphs),
         "MB of tensors": plan.arena_bytes / 1e6,
     }
+
+
+def _sums_text(plan: Plan) -> str:
+    """What the sums over steps count."""
+    text = "Sums over all steps."
+    if not plan.repeated_macs:
+        return text
+    return f"{text} In bands of rows, {repeated_text(plan)} than the network has."
 
 
 def _has_several_processors(plan: Plan) -> bool:
@@ -110,7 +119,15 @@ def _sections(plan: Plan, of: str = "") -> list[Section]:
         for (queue, routine), (count, ms, macs) in sorted(by_routine.items(), key=lambda item: -item[1][1])
     ]
     rows: list[Sequence[Cell]] = [
-        (step.layer, step.op, queue, step.routine, parameters_text(step.parameters), step.cost_ms, step.macs / 1e6)
+        (
+            step.layer,
+            operator_text(step.op),
+            queue,
+            step.routine,
+            parameters_text(step.parameters),
+            step.cost_ms,
+            step.macs / 1e6,
+        )
         for step, queue in zip(plan.steps, queues, strict=True)
     ]
     run = _predicted_run(plan) if _has_several_processors(plan) else None
@@ -123,7 +140,7 @@ def _sections(plan: Plan, of: str = "") -> list[Section]:
     return [
         Section(
             f"Routines{of}",
-            "Sums over all steps.",
+            _sums_text(plan),
             table=Table(["routine", "processor", "steps", "ms", "million MACs"], routines, 2),
         ),
         Section(

@@ -62,14 +62,18 @@ def read_training_run(path: Path) -> Document:
             f"best {_title(name)}": max(line[name] for line in lines if line.get(name) is not None) for name in measures
         },
         "median images per second": sorted(speeds)[len(speeds) // 2] if speeds else None,
-        "minutes": lines[-1].get("seconds", 0) / 60 if lines else None,
+        "minutes of training": lines[-1].get("seconds", 0) / 60 if lines else None,
     }
     state = "finished" if result is not None else "not finished; `nnstretch train --resume` goes on with it"
     if not lines:
         state += ", before its first epoch"
         if isinstance(recipe, Mapping) and recipe.get("target_accuracy"):
             state += ": its weights had the accuracy that the recipe asks for (`target_accuracy`)"
-    facts = {str(name): fact_text(value) for name, value in recipe.items()} if isinstance(recipe, Mapping) else {}
+    facts = (
+        {str(name): fact_text(value, str(name)) for name, value in recipe.items()}
+        if isinstance(recipe, Mapping)
+        else {}
+    )
     return Document(f"Training {_name(path)}", f"This training is {state}.", figures, sections, facts)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from nnstretch.report.charts.bars import Bar, bars_panel
 from nnstretch.report.charts.selection import front_panel, search_panel
-from nnstretch.report.charts.style import op_class
+from nnstretch.report.charts.style import CLASSES, op_class
 from nnstretch.report.charts.svg import Panel
 from nnstretch.report.documents.document import Cell, Document, Section, Table
 from nnstretch.report.tables.selection import (
@@ -19,7 +19,7 @@ from nnstretch.report.tables.selection import (
     front_rows,
     front_titles,
 )
-from nnstretch.report.tables.text import parameters_text, sentence
+from nnstretch.report.tables.text import operator_text, parameters_text, sentence
 
 Answer = Mapping[str, Any]
 """The object that `tune --json` prints, or an object in it. A field that is missing raises KeyError."""
@@ -144,12 +144,13 @@ def _steps(layers: Sequence[Answer], units: Mapping[str, Answer]) -> list[_Step]
 
 def _longest(rows: Sequence[_Step]) -> Panel:
     least = sorted((row.ms for row in rows), reverse=True)[:_MOST_BARS][-1]
-    return bars_panel([_bar(row) for row in rows if row.ms and row.ms >= least][:_MOST_BARS], " ms")
+    return bars_panel([_bar(row) for row in rows if row.ms and row.ms >= least][:_MOST_BARS], " ms", CLASSES)
 
 
 def _bar(row: _Step) -> Bar:
     layer, other = row.layer, row.other
-    tip = f"{layer['name']}\n{layer['op']}, {layer['routine']} {parameters_text(layer['parameters'])}\n{row.ms:.4g} ms"
+    routine = f"{layer['routine']} {parameters_text(layer['parameters'])}"
+    tip = f"{layer['name']}\n{operator_text(layer['op'])}, {routine}\n{row.ms:.4g} ms"
     end = row.ms
     if other is not None:
         tip += f"\nnext best: {other['routine']}, {other['cost_ms']:.4g} ms"
@@ -172,7 +173,12 @@ def _layers(rows: Sequence[_Step], *, explained: bool) -> Table:
     cells: list[list[Cell]] = []
     for row in rows:
         layer, other = row.layer, row.other
-        about = [layer["name"], layer["op"], *([layer["processor"]] if several else []), layer["routine"]]
+        about = [
+            layer["name"],
+            operator_text(layer["op"]),
+            *([layer["processor"]] if several else []),
+            layer["routine"],
+        ]
         about.append(_other_text(row, several=several) if explained else parameters_text(layer["parameters"]))
         times = [layer["cost_ms"], _PER_CENT * row.ms / total]
         beside = [None if other is None else other["cost_ms"], row.times_as_long, row.error] if explained else []
@@ -210,7 +216,7 @@ def _candidates(units: Sequence[Answer]) -> Table:
         for number, one in enumerate(unit["candidates"]):
             if one["chosen"]:
                 chosen.add(len(rows))
-            about = [unit["name"], unit["op"], *([one["processor"]] if several else []), one["routine"]]
+            about = [unit["name"], operator_text(unit["op"]), *([one["processor"]] if several else []), one["routine"]]
             adapts = unit["adapts_ms"] if one["chosen"] else None
             loses = None if number else unit["greedy_loss_ms"]
             notes = [parameters_text(one["parameters"]), one["layouts"]]

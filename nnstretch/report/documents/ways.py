@@ -22,10 +22,10 @@ def streams_document(answer: Answer) -> Document:
         "largest relative error": answer["max_rel_error"],
     }
     results, chosen = answer["results"], answer["chosen"]
-    fields = ("how", "images_per_s", "predicted_per_s", "spread", "weight_bytes", "stream_bytes")
-    titles = ("how", "images per second", "predicted", "spread", "bytes of weights", "bytes of all streams")
+    fields = ("how", "images_per_s", "predicted_per_s")
+    titles = ("how", "images per second", "predicted", "% spread", "MB of weights", "MB of all streams")
     marked = frozenset(number for number, one in enumerate(results) if one["how"] == chosen)
-    table = Table(titles, [[one.get(field) for field in fields] for one in results], marked=marked)
+    table = Table(titles, [[*(one.get(field) for field in fields), *_scaled(one)] for one in results], marked=marked)
     bars = [
         _bar(one["how"], one["images_per_s"], one["interval_per_s"], "accent" if one["how"] == chosen else "conv")
         for one in results
@@ -80,6 +80,12 @@ def _cell(value: Any) -> Cell:
     return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
+def _scaled(one: Answer) -> list[Cell]:
+    """Spread in percent, and megabytes; None where an answer lacks them."""
+    scales = {"spread": 1e2, "weight_bytes": 1e-6, "stream_bytes": 1e-6}
+    return [None if one.get(field) is None else one[field] * scale for field, scale in scales.items()]
+
+
 def together_document(answer: Answer) -> Document:
     """The document of an answer of `bench --processors`."""
     figures: dict[str, Cell] = {
@@ -95,9 +101,10 @@ def together_document(answer: Answer) -> Document:
     runs = {"all at the same time": answer["together"], "all, one after another": answer["serial"]}
     runs |= {f"{name} alone": times for name, times in answer["alone"].items()}
     rows = [
-        [name, *(times[field] for field in ("p50_ms", "p90_ms", "min_ms", "spread"))] for name, times in runs.items()
+        [name, *(times[field] for field in ("p50_ms", "p90_ms", "min_ms")), 100 * times["spread"]]
+        for name, times in runs.items()
     ]
-    table = Table(("run", "p50 ms", "p90 ms", "min ms", "spread"), rows, marked=frozenset({0}))
+    table = Table(("run", "p50 ms", "p90 ms", "min ms", "% spread"), rows, marked=frozenset({0}))
     bars = [
         _bar(name, times["p50_ms"], times.get("interval_ms"), "accent" if times is answer["together"] else "conv")
         for name, times in runs.items()

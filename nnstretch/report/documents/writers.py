@@ -15,7 +15,7 @@ from markupsafe import Markup
 from nnstretch import __version__
 from nnstretch.report.charts.style import COLOURS
 from nnstretch.report.charts.svg import Panel, element, label, panel_picture, stacked
-from nnstretch.report.documents.document import Cell, Document, Section, Table, cell_text
+from nnstretch.report.documents.document import Cell, Document, Section, Table, cell_text, figure_text
 from nnstretch.report.pages import render
 from nnstretch.support.settings import atomic_write, write_text
 
@@ -45,7 +45,7 @@ def write(document: Document, path: Path) -> list[Path]:
 def html(document: Document) -> str:
     """One page that needs no network; a script in it pages, sorts and filters the rows of tables that readers can filter."""
     figures = list(document.figures.items())
-    headline = document.headline or [(cell_text(value), meaning) for meaning, value in figures[:_MOST_FIGURES]]
+    headline = document.headline or [figure_text(meaning, value) for meaning, value in figures[:_MOST_FIGURES]]
     sections = [_html_section(section) for section in document.sections]
     if len(figures) > _MOST_FIGURES:
         rest = Section("Figures", table=Table(["", "value"], figures))
@@ -53,7 +53,7 @@ def html(document: Document) -> str:
     return render(
         "document.html",
         title=document.title,
-        figures=headline,
+        figures=[(value.replace(" ", "\N{NO-BREAK SPACE}"), meaning) for value, meaning in headline],
         lead=document.lead,
         sections=sections,
         facts=list(document.facts.items()),

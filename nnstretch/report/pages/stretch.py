@@ -170,10 +170,10 @@ def _timeline_text(prediction: Prediction) -> str:
     alone = total - meeting - sum(part.computing for part in branched)
     waiting = sum(part.waiting(branch) / len(part.branches) for part in branched for branch in part.branches)
     slowed = sum((b.contended - b.alone) / len(part.branches) for part in branched for b in part.branches)
+    loses = f"loses {1e3 * slowed:.3f} ms to contention" if slowed >= 0 else "is not slowed down by contention"
     return (
         f"Of {1e3 * total:.3f} ms, meeting points take {1e3 * meeting:.3f} ms and segments on one processor, or split, "
-        f"{1e3 * alone:.3f} ms; in the rest a processor waits {1e3 * waiting:.3f} ms on average, and loses "
-        f"{1e3 * slowed:.3f} ms to contention."
+        f"{1e3 * alone:.3f} ms; in the rest a processor waits {1e3 * waiting:.3f} ms on average, and {loses}."
     )
 
 

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.report.tables.text import count_text, number_text, parameters_text, plain_table, threads_text
+from nnstretch.report.tables.text import (
+    count_text,
+    number_text,
+    operator_text,
+    parameters_text,
+    plain_table,
+    threads_text,
+)
 from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
@@ -14,6 +21,9 @@ if TYPE_CHECKING:
 
 _OURS = "nnstretch"
 _REFERENCE = "onnxruntime"
+_WHOLE_PEAK = 1.005
+"""Share of the peak that is shown as more than 100%."""
+ABOVE_PEAK = "above 100% of peak: MACs are counted as the model has them, and Winograd and Strassen need fewer"
 Results = Sequence[Mapping[str, Any]]
 _LESS_WANTED = ("spread", "of peak", "MACs", "error")
 """Columns of a comparison that narrow terminals lack."""
@@ -53,7 +63,8 @@ def comparison_table(
             number_text(spread, ".0%"),
             number_text(one["max_rel_error"], ".0e"),
         )
-    shown.caption = _caption(summary)
+    above = any((one["peak_share"] or 0) > _WHOLE_PEAK for one in results)
+    shown.caption = "\n".join(filter(None, (_caption(summary), ABOVE_PEAK if above else "")))
     return shown
 
 
@@ -173,7 +184,7 @@ def layer_rows(result: Mapping[str, Any]) -> list[list[str]]:
     return [
         [
             layer["name"],
-            layer["op"],
+            operator_text(layer["op"]),
             layer["routine"],
             parameters_text(layer["parameters"]),
             f"{layer['ms']:.3f}",

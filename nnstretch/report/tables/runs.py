@@ -62,7 +62,14 @@ def placement_text(report: PlacementReport, plan: Plan) -> str:
         f"{ms_text(report.bound * 1e3)} ms"
     )
     by_channels = _split_lines("layers split by their output channels:", report.splits)
-    return "\n".join([whole, *_split_lines("sections computed in bands of rows:", report.bands), *by_channels])
+    twice = f" ({repeated_text(plan)})" if plan.repeated_macs else ""
+    return "\n".join([whole, *_split_lines(f"sections computed in bands of rows{twice}:", report.bands), *by_channels])
+
+
+def repeated_text(plan: Plan) -> str:
+    """The multiply-accumulates of rows near the cuts of bands, which several processors compute; for plans that have some."""
+    share = plan.repeated_macs / max(1, plan.macs)
+    return f"rows near the cuts are computed twice, {count_text(plan.repeated_macs)} MACs or {share:.1%} more"
 
 
 def _split_lines(heading: str, split: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -162,12 +169,17 @@ def timeline_table(found: RunSummary) -> Table:
 
 def timeline_text(found: RunSummary) -> str:
     """The critical path and the longest waits, a sentence on each line."""
+    return "\n".join([*path_lines(found), *(_wait_text(found, wait) for wait in found.waits[:_SHOWN])])
+
+
+def path_lines(found: RunSummary) -> list[str]:
+    """The critical path, and the steps to the end of the run, a line each."""
     bound = (
         f"the traced run took {_ms(found.total)} ms, {found.over_critical_path - 1:.1%} longer than its critical path of "
         f"{_ms(found.critical_path)} ms (the longest chain of steps where each needs the data or the processor of the one "
         "before; without transfers and gaps)"
     )
-    return "\n".join([bound, _path_text(found), *(_wait_text(found, wait) for wait in found.waits[:_SHOWN])])
+    return [bound, _path_text(found)]
 
 
 def _path_text(found: RunSummary) -> str:

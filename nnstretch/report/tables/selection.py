@@ -10,6 +10,7 @@ from nnstretch.report.tables.text import (
     FAR_OFF,
     clocks_text,
     ms_text,
+    operator_text,
     parameters_text,
     plain_table,
     quietness_lines,
@@ -101,7 +102,7 @@ def candidate_rows(units: Sequence[Row]) -> Iterator[tuple[list[str], bool, bool
             first, chosen = number == 0, bool(candidate["chosen"])
             cells = [
                 unit["name"] if first else "",
-                unit["op"] if first else "",
+                operator_text(unit["op"]) if first else "",
                 candidate["routine"],
                 f"{candidate['cost_ms']:.3f}",
                 f"{unit['adapts_ms']:.3f}" if chosen and unit["adapts_ms"] else "",

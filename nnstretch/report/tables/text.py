@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from nnstretch.graph.layer import FUSION_GROUP
 from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
@@ -43,6 +44,14 @@ def size_text(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
+def duration_text(seconds: float) -> str:
+    """A duration in its usual unit, three digits: `217 µs`, `2.17 ms`, `12.3 s`, `4.1 min`."""
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s")):
+        if abs(seconds) < limit:
+            return f"{seconds * factor:.3g} {unit}" if seconds else "0 s"
+    return f"{seconds / 60:.1f} min"
+
+
 def macs_text(product_macs: int) -> str:
     """A sentence on what MACs leave out; "" if that is nothing."""
     if not product_macs:
@@ -56,6 +65,11 @@ def macs_text(product_macs: int) -> str:
 def parameters_text(parameters: Mapping[str, int]) -> str:
     """Routine parameters in one line."""
     return " ".join(f"{name}={value}" for name, value in parameters.items())
+
+
+def operator_text(op: str) -> str:
+    """An operator as people read it: a fusion group has no operator of its own."""
+    return "fused layers" if op == FUSION_GROUP else op
 
 
 def threads_text(count: int) -> str:

@@ -8,7 +8,7 @@ const shown = (value) => {
   if (value === null) return "–";
   if (typeof value !== "number") return value;
   if (Number.isInteger(value) || Math.abs(value) >= 1e4) return value.toLocaleString("en-US", { maximumFractionDigits: 0 });
-  return String(Number(value.toPrecision(4)));
+  return Math.abs(value) < 1e-4 ? value.toExponential(1) : String(Number(value.toPrecision(4)));
 };
 const test = (text) => {
   const range = /^\s*([-+.\deE]*?)\s*\.\.\s*([-+.\deE]*)\s*$/.exec(text);

@@ -293,6 +293,11 @@ def test_tables_say_what_was_measured() -> None:
     assert line.split() == ["a", "100", "M", "8.00", "10.00", "–", "1.25", "25%", "2%", "1e-06"]
     assert "geometric mean of 1 model" in text
     assert "on 2 cores" in text
+    assert "above 100% of peak" not in text
+    fast = [{**whole["results"][0], "peak_share": 1.02}]
+    text = shown(comparison_table(fast, ["nnstretch"], MACHINE, summary))
+    assert "102%" in text
+    assert "above 100% of peak: MACs are counted as the model has" in text
     text = shown(start_table(whole["results"], ["nnstretch", "onnxruntime"]))
     assert "4 / 12 ms" in text
     assert "20 (50) MB" in text

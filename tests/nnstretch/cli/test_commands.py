@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import onnx
@@ -381,6 +382,19 @@ def test_package_runs_checks_and_traces(cli: Cli, package: Path, folder: Path) -
     events = json.loads((folder / "t.json").read_text())["traceEvents"]
     steps = [event for event in events if event.get("cat") == "step"]
     assert {"Conv", "Dense"} <= {step["args"]["op"] for step in steps}
+
+
+def test_a_run_is_a_picture_or_a_page_by_the_name_of_its_file(cli: Cli, package: Path, folder: Path) -> None:
+    for file in ("t.svg", "t.html"):
+        status, _, err = cli("run", str(package), "--timeline", file, "--runs", "1")
+        assert status == 0, err
+        assert f"wrote {file}" in err
+    picture = ET.parse(folder / "t.svg").getroot()  # noqa: S314 - our own text
+    steps = [one for one in picture.iter("{http://www.w3.org/2000/svg}title") if "cpu:float32/" in (one.text or "")]
+    page = (folder / "t.html").read_text()
+    assert f">{len(steps)}</b><span>steps" in page
+    assert all(f"<h2>{title}</h2>" in page for title in ("Timeline", "Processors", "Steps"))
+    assert f"One run of {package.name}, " in (folder / "t.svg").read_text()
 
 
 def test_tune_selects_and_writes_a_plan(cli: Cli, onnx_file: Path, folder: Path) -> None:

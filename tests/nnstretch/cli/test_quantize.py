@@ -11,6 +11,7 @@ import pytest
 from nnstretch.frontends.onnx_file import load, save
 from nnstretch.graph.layers import layers
 from nnstretch.passes import optimize
+from nnstretch.report.documents.readers import read_document
 from nnstretch.training.data.preprocessing import PHOTO_MEAN, PHOTO_STD, PREPROCESSING_KEY, Preprocessing
 from tests.kits.command_line import Cli, refuses, said
 from tests.kits.graphs.float_networks import classifier, normal
@@ -50,10 +51,16 @@ def test_weights_of_reduced_range(cli: Cli, command: tuple[str, ...], monkeypatc
 def test_sensitivities_and_layers_that_stay(cli: Cli, command: tuple[str, ...]) -> None:
     status, out, err = cli(*command, "--method", "mse", "--keep-float", "c2", "--keep-float", "auto:1", "--sensitivity")
     assert (status, err) == (0, "")
-    *table, last = out.splitlines()
-    assert table[0].split() == ["layer", "operator", "error", "dB"]
-    assert {line.split()[0] for line in table[1:]} == {"c1", "c3", "s3", "p", "y"}
+    *table, floating, last = out.splitlines()
+    titles, rule, *rows = (line.strip() for line in table if line.strip())
+    assert titles.split() == ["layer", "operator", "output", "error", "dB", "computes", "in"]
+    assert set(rule) == {"─"}
+    places = {row.split()[0]: row.split()[-1] for row in rows[:5]}
+    assert set(places) == {"c1", "c3", "s3", "p", "y"}
     assert "output error" in last and "dB)" in last
+    assert (
+        floating == f"in float32: {', '.join(name for name in ('c1', 'c2', 'c3', 'y') if places.get(name) != 'int8')}"
+    )
     answer = json.loads(cli(*command, "--keep-float", "c2", "--max-error", "0.001", "--json")[1])
     layers = [layer["layer"] for layer in answer["sensitivity"]]
     assert "c2" in answer["kept_float"]
@@ -65,6 +72,20 @@ def test_sensitivities_and_layers_that_stay(cli: Cli, command: tuple[str, ...]) 
     plain = json.loads(cli(*command, "--json")[1])
     assert (plain["sensitivity"], plain["kept_float"], plain["preprocessing"]) == ([], [], None)
     assert plain["snr_db"] == pytest.approx(-20 * np.log10(plain["error"]))
+
+
+def test_a_page_of_a_quantised_network(cli: Cli, command: tuple[str, ...]) -> None:
+    out = cli(*command, "--keep-float", "c2", "--sensitivity", "--rounding", "adaptive", "--json")[1]
+    answer = json.loads(out)
+    assert "c2" in answer["float_layers"]
+    assert len(answer["float_layers"]) == answer["other_layers"]
+    Path("q.json").write_text(out)
+    document = read_document("q.json")
+    tables = {one.title: one.table for one in document.sections if one.table is not None}
+    assert [row[0] for row in tables["Layers in float32"].rows] == answer["float_layers"]
+    assert [row[0] for row in tables["Sensitivity"].rows] == [one["layer"] for one in answer["sensitivity"]]
+    assert len(tables["Adaptive rounding"].rows) == len(answer["rounding"])
+    assert document.figures["MB of the file"] == pytest.approx(Path("q.onnx").stat().st_size / 1e6)
 
 
 def test_calibration_files_that_are_damaged(cli: Cli, command: tuple[str, ...]) -> None:
@@ -92,8 +113,8 @@ def test_weights_that_lose_less(cli: Cli, command: tuple[str, ...]) -> None:
 def test_adaptive_rounding(cli: Cli, command: tuple[str, ...]) -> None:
     status, out, err = cli(*command, "--rounding", "adaptive")
     assert (status, err) == (0, "")
-    head, *rows, last = out.splitlines()
-    assert head.split() == ["layer", "operator", "error,", "nearest", "adaptive", "weights", "changed"]
+    head, _, *rows, _, _, last = (line for line in out.splitlines() if line.strip())
+    assert head.split() == ["layer", "operator", "error,", "nearest", "error,", "adaptive", "weights", "changed"]
     assert [row.split()[0] for row in rows] == ["c1", "c2", "c3", "y"]
     assert " of 4 layers rounded adaptively; output error" in last
     answer = json.loads(cli(*command, "--rounding", "adaptive", "--json")[1])["rounding"]

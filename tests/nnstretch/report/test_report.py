@@ -22,7 +22,7 @@ from nnstretch.branching.design.design import BranchDesign, Design, SegmentDesig
 from nnstretch.cli.main import main
 from nnstretch.errors import FileError
 from nnstretch.report.charts.branching import design_panel, latency_panel, training_panel
-from nnstretch.report.charts.style import COLOURS, standalone
+from nnstretch.report.charts.style import CLASSES, COLOURS, op_class, standalone
 from nnstretch.report.charts.svg import Panel, label, panel_picture, picture, ticks
 from nnstretch.report.charts.timeline import timeline_svg
 from nnstretch.report.documents.answers import read_answer
@@ -31,7 +31,7 @@ from nnstretch.report.documents.readers import read_document
 from nnstretch.report.documents.writers import html, write
 from nnstretch.report.pages import TEMPLATES
 from nnstretch.report.tables.ablation import ablation_table, alternative_text
-from nnstretch.report.tables.text import count_text, plain_table, size_text
+from nnstretch.report.tables.text import count_text, duration_text, plain_table, size_text
 from nnstretch.scheduler.runtime.timeline import Event, Timeline
 from nnstretch.support.measures import MEAN_AP
 from nnstretch.support.other_programs import OtherPrograms
@@ -199,6 +199,36 @@ def test_times_without_work_are_hatched_until_there_is_nothing_to_come(timeline:
     assert all(w.get("fill") == "url(#hatched)" for w in waits)
 
 
+@pytest.mark.parametrize(
+    ("op", "routine", "kind"),
+    [
+        ("Conv", "cpu:float32/direct", "conv"),
+        ("Conv", "opencl:float32/depthwise", "depthwise"),
+        ("Chain", "cpu:float32/expand_depthwise", "depthwise"),
+        ("Chain", "cpu:bfloat16/depthwise_project", "depthwise"),
+        ("Chain", "cpu:float32/inverted_residual", "depthwise"),
+        ("Conv", "cpu:float32/repeated_depthwise", "depthwise"),
+        ("Chain", "cpu:int8/direct_add", "conv"),
+        ("Chain", "cpu:int8/table", "elementwise"),
+        ("Relu+Conv+Add", "cpu:float32/onnxruntime", "conv"),
+        ("Softmax+MatMul", "cpu:float32/onnxruntime", "dense"),
+        ("Concat", "cpu:float32/concat", "concat"),
+        ("Reorder", "cpu:float32/reorder", "reorder"),
+        ("TopK", "cpu:float32/onnxruntime", "other"),
+    ],
+)
+def test_steps_have_the_colour_of_what_they_compute(op: str, routine: str, kind: str) -> None:
+    assert op_class(op, routine) == kind
+    assert kind in CLASSES
+
+
+def test_fused_layers_have_no_name_of_their_own_in_a_timeline() -> None:
+    event = Event("a+b", "step", 0, 0, 1000, "cpu:float32/expand_depthwise", "Chain", 10**3)
+    text = timeline_svg(Timeline(("cpu:0",), (event,), 1000))
+    assert "a+b\nfused layers, cpu:float32/expand_depthwise" in text
+    assert "Chain" not in text
+
+
 def test_timeline_names_are_escaped(timeline: Timeline) -> None:
     tips = [t.text or "" for t in ET.fromstring(timeline_svg(timeline)).iter(f"{SVG}title")]  # noqa: S314
     assert any(tip.startswith("left<1>\nConv, cpu:float32/direct") for tip in tips)
@@ -264,6 +294,7 @@ def test_design_shows_kept_and_dropped_blocks(design: Design) -> None:
     assert colours.count("series-fill-1") == 1
     assert colours.count("dropped") == 1
     assert len(shapes(text, "circle", "meet")) == 1
+    assert text.count("32 channels, 10 M MACs") == 3
     assert "opencl:0@1" in text
 
 
@@ -282,6 +313,14 @@ def test_any_text_can_be_a_label(text: str) -> None:
     root = ET.fromstring(picture(10, 10, label(0, 0, text), name=text))  # noqa: S314
     assert (root.findtext(f"{SVG}text") or "") == text
     assert root.get("aria-label") == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0021738472, "2.17 ms"), (21.7e-6, "21.7 µs"), (0.0, "0 s"), (12.34, "12.3 s"), (250.0, "4.2 min")],
+)
+def test_durations_in_words(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
 
 
 @pytest.mark.parametrize(

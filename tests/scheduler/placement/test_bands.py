@@ -27,6 +27,7 @@ from nnstretch.graph.metadata import PLACEMENT_KEY
 from nnstretch.graph.reference import relative_error, run_layer, run_proto
 from nnstretch.passes import optimize
 from nnstretch.quantization.pipeline import quantize
+from nnstretch.report.tables.runs import placement_text
 from nnstretch.scheduler.lowering.candidates import is_native
 from nnstretch.scheduler.lowering.units import UnitGraph, unit_graph
 from nnstretch.scheduler.placement.band_choice import LayerSeconds, promising
@@ -289,10 +290,13 @@ def space_of(model: onnx.ModelProto, processors: str) -> ChoiceSpace:
 
 
 def check(space: ChoiceSpace, model: onnx.ModelProto) -> None:
-    """Runs give ONNX Runtime's answer, each time the same."""
+    """Runs give ONNX Runtime's answer, each time the same; the plan counts the network's MACs, and apart those of halos."""
     feeds = {"x": image_of(model)}
     (expected,) = run_proto(model, feeds)
     with PlanSession(plan_of(space, default_selector().select(space.problem))) as session:
+        assert session.plan.macs == sum(unit.layer.macs for unit in graph_of(model).units)
+        assert 0 < session.plan.repeated_macs < session.plan.macs / 2
+        assert space.placement is None or "computed twice" in placement_text(space.placement, session.plan)
         (first,) = session.run(None, feeds)
         assert relative_error(first, expected) < 1e-4
         for _ in range(20):
@@ -408,6 +412,7 @@ def test_saved_plans_with_bands_are_made_again(tmp_path: Path) -> None:
     with PlanSession(made) as session:
         (wanted,) = session.run(None, feeds)
     with nns.compile(ir.from_proto(model), plan=tmp_path / "plan.json") as session:
+        assert (session.plan.macs, session.plan.repeated_macs) == (made.plan.macs, made.plan.repeated_macs)
         assert session.run(None, feeds)[0].tobytes() == wanted.tobytes()
     for damage in ({"rows": [40, 40]}, {"processors": [0, 5]}, {"last": "unknown"}):
         answer = json.loads(text)

@@ -150,7 +150,13 @@ def unknown_kind(plan: Plan, rng: np.random.Generator) -> Plan:
     return replace(plan, steps=_replace_at(plan.steps, i, replace(plan.steps[i], kind=odd)))
 
 
+def macs_that_no_step_has(plan: Plan, rng: np.random.Generator) -> Plan:
+    total = sum(step.macs for step in plan.steps)
+    return replace(plan, repeated_macs=int(rng.choice([-1, total + 1])))
+
+
 BREAKS: list[Break] = [
+    macs_that_no_step_has,
     drop_a_wait,
     wait_for_the_future,
     move_a_buffer_out,

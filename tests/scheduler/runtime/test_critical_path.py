@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nnstretch.report.documents.timeline import timeline_document
 from nnstretch.report.tables.runs import timeline_table, timeline_text
 from nnstretch.scheduler.plan.schema import Plan, PlanQueue, PlanStep, PlanSubgraph
 from nnstretch.scheduler.runtime.critical_path import QueueTime, critical_path_seconds, run_summary
@@ -77,3 +78,23 @@ def test_words_and_data_say_the_same() -> None:
         " before d for c on cpu:1",
         " before c for a on cpu:0",
     ]
+
+
+def test_a_page_has_what_the_words_say() -> None:
+    timeline = run()
+    found = run_summary(PLAN, timeline)
+    sections = {section.title: section for section in timeline_document("net", timeline, found).sections}
+    assert list(sections) == ["Timeline", "Processors", "Waits", "Steps"]
+    tables = {title: section.table.rows for title, section in sections.items() if section.table is not None}
+    assert tables["Waits"] == [
+        ("cpu:0", "d", "c on cpu:1", pytest.approx(15e-6), pytest.approx(5e-6)),
+        ("cpu:1", "c", "a on cpu:0", pytest.approx(11e-6), pytest.approx(1e-6)),
+    ]
+    assert [row[0] for row in tables["Steps"]] == ["a", "c", "b", "d"]
+    assert [row[:2] for row in tables["Processors"]] == [
+        ("cpu:0", pytest.approx(33e-6)),
+        ("cpu:1", pytest.approx(19e-6)),
+    ]
+    assert "18.2% longer than its critical path" in sections["Processors"].text
+    without = timeline_document("net", timeline, None).sections
+    assert [section.title for section in without] == ["Timeline", "Steps"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nnstretch.report.documents.document import Cell, Document, Section
-from nnstretch.report.documents.facts import environment_facts, fact_text
+from nnstretch.report.documents.facts import environment_facts, facts_of
 from nnstretch.report.documents.study.ladder import fidelities
 from nnstretch.report.documents.study.opening import open_study
 from nnstretch.report.documents.study.sections import (
@@ -89,7 +89,7 @@ def _facts(view: StudyView) -> dict[str, str]:
     ours = {name: value for name, value in attrs.items() if isinstance(value, dict)}  # others may use the same names
     about, found = (attrs.pop(name) if name in ours else {} for name in (ABOUT, ENVIRONMENT))
     stamps = {name: attrs.pop(name) for name in ours if name.startswith(f"{ENVIRONMENT}.")}
-    facts = {str(key): fact_text(value) for key, value in {**attrs, **about}.items()}
+    facts = facts_of({**attrs, **about})
     facts |= environment_facts(found)
     trials = Counter(trial.attrs.get(ENVIRONMENT) for trial in view.counted)
     for key, stamp in stamps.items():

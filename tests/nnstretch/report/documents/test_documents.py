@@ -15,11 +15,12 @@ import pytest
 import nnstretch as nns
 from nnstretch.cli.main import main
 from nnstretch.errors import FileError, NNStretchError
-from nnstretch.report.documents.document import Document, Section, Table, cell_text
-from nnstretch.report.documents.facts import fact_text
+from nnstretch.report.documents.document import Document, Section, Table, cell_text, figure_text
+from nnstretch.report.documents.facts import fact_text, facts_of
 from nnstretch.report.documents.readers import read_document
 from nnstretch.report.documents.writers import ENDINGS, html
 from nnstretch.scheduler.plan.schema import Plan, PlanSubgraph
+from nnstretch.training.data.preprocessing import PHOTO_MEAN, PHOTO_STD, Preprocessing
 from tests.kits.made_up_study import small_study
 
 
@@ -116,6 +117,20 @@ def test_a_plan_counts_products_of_run_time_matrices_apart(tmp_path: Path) -> No
     assert figures["million MACs"] == 0
 
 
+def test_rows_that_are_computed_twice_are_counted_apart(made: Path, tmp_path: Path) -> None:
+    plan = Plan.from_json((made / "plan.json").read_text())
+    steps = tuple(replace(step, macs=30_000_000) for step in plan.steps)
+    banded = replace(plan, steps=steps, repeated_macs=5_000_000)
+    (tmp_path / "bands.json").write_text(banded.to_json())
+    document = read_document(str(tmp_path / "bands.json"))
+    whole = 30 * len(steps) - 5
+    assert document.figures["million MACs"] == whole
+    assert document.figures["million more of rows that two processors compute"] == 5
+    said = f"rows near the cuts are computed twice, 5 M MACs or {5 / whole:.1%} more than the network has."
+    assert said in document.sections[0].text
+    assert "computed twice" not in read_document(str(made / "plan.json")).sections[0].text
+
+
 def test_a_training(made: Path) -> None:
     document = read_document(str(made / "w.run"))
     assert document.figures["best top-1 (%)"] == 75.5
@@ -197,6 +212,56 @@ def test_values_are_escaped() -> None:
 )
 def test_numbers(value: float | None, text: str) -> None:
     assert cell_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("predicted ms", 0.39691, ("0.397 ms", "predicted")),
+        ("predicted ms, steps one after another", 1.5, ("1.5 ms", "predicted, steps one after another")),
+        ("ms, net.onnx, 1 thread", 12.0, ("12 ms", "net.onnx, 1 thread")),
+        ("p50 in ms, a on ssh:board", 3.0, ("3 ms", "p50, a on ssh:board")),
+        ("million MACs", 77.4, ("77.4 M", "MACs")),
+        ("MB of weights", 11.94, ("11.9 MB", "of weights")),
+        ("% busy, cpu:0", 53.4, ("53.4 %", "busy, cpu:0")),
+        ("best top-1 (%)", 98.5, ("98.5 %", "best top-1")),
+        ("× the fastest single processor", 1.7777, ("1.78×", "the fastest single processor")),
+        ("seconds of tuning", 5.77, ("5.77 s", "of tuning")),
+        ("largest relative error", 0.0000163, ("1.6e-05", "largest relative error")),
+        ("relative error of the outputs", 0.0038371, ("0.0038", "relative error of the outputs")),
+        ("MB of tensors", 0.00819, ("8.19 kB", "of tensors")),
+        ("best latency (ms)", 1234.5, ("1,234 ms", "best latency")),
+        ("minutes of training", 0.4762, ("28.6 s", "of training")),
+        ("signal to noise in dB", 48.32, ("48.3 dB", "signal to noise")),
+        ("steps", 36, ("36", "steps")),
+        ("measured ms", None, ("–", "measured ms")),
+    ],
+)
+def test_figures_have_their_units(name: str, value: float | None, shown: tuple[str, str]) -> None:
+    assert figure_text(name, value) == shown
+
+
+def test_metadata_can_be_read() -> None:
+    preprocessing = Preprocessing(224, 3, PHOTO_MEAN, PHOTO_STD)
+    metadata = {
+        "macs": 77_412_352,
+        "bytes": 13_482_912,
+        "tuning_seconds": 0.0021738472,
+        "nnstretch.preprocessing": preprocessing.to_json(),
+        "nnstretch.classes": {"0": "cat", "1": "dog"},
+    }
+    assert facts_of(metadata) == {
+        "MACs": "77.4 M",
+        "bytes": "13.5 MB",
+        "tuning seconds": "2.17 ms",
+        "preprocessing": "resize to cover 256×256 pixels (bilinear), the centre of 224×224 is cut out; red, green, blue, "
+        "values 0 to 1; subtract 0.485 / 0.456 / 0.406, divide by 0.229 / 0.224 / 0.225",
+        "classes": "2 classes: cat, dog",
+    }
+    digits = {str(number): str(number) for number in range(10)}
+    assert fact_text(digits, "nnstretch.classes") == "10 classes, named by their numbers 0 to 9"
+    assert fact_text({str(n): f"c{n}" for n in range(99)}, "nnstretch.classes").endswith("c10, c11, …")
+    assert fact_text("{", "nnstretch.preprocessing") == "{"
 
 
 def test_facts_are_words() -> None:

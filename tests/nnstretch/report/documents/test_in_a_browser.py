@@ -70,3 +70,18 @@ def test_a_screenshot_shows_a_page_in_the_colours_that_the_reader_prefers(
     assert 0.005 < drawn < 0.5
     dots = np.abs(pixels - ([0xE5, 0x84, 0x72] if dark else [0xC2, 0x51, 0x3F])).sum(axis=2) < 20
     assert dots.sum() > 50  # the front in its colour
+
+
+def test_charts_of_a_narrow_page_scroll_and_keep_a_size_that_can_be_read(document: Document, tmp_path: Path) -> None:
+    """As on a phone: the page itself is no wider than the screen."""
+    script = """
+    const screen = document.documentElement.clientWidth;
+    const heights = [...document.querySelectorAll("svg text")].map((one) => one.getBoundingClientRect().height);
+    const charts = [...document.querySelectorAll("svg")];
+    const scrolls = (one) => one.scrollWidth > one.clientWidth && getComputedStyle(one).overflowX === "auto";
+    const wide = charts.filter((one) => one.clientWidth > screen && scrolls(one.parentElement));
+    document.title = [screen, document.documentElement.scrollWidth, charts.length - wide.length, Math.min(...heights) >= 10];
+    """
+    title = titled(document, tmp_path / "page.html", script, size=(500, 900))
+    screen, page, shrunk, readable = title.split(",")
+    assert (page, shrunk, readable) == (screen, "0", "true")

@@ -57,6 +57,9 @@ def test_other_programs_are_named_in_tables_and_pages(tmp_path: Path, others: Ot
     ):
         assert (said in str(table.caption)) == named
         assert (said in document_of(tmp_path, answer).lead) == named
+    rates = document_of(tmp_path, streams.to_json()).sections[0].table
+    assert rates is not None
+    assert rates.titles[3:] == ("% spread", "MB of weights", "MB of all streams")
 
 
 def test_latencies_are_lines_over_each_setting_with_a_line_per_processor(tmp_path: Path) -> None:

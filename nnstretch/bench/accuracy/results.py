@@ -15,6 +15,7 @@ ACCURACY, QUARTER, ABLATION = "accuracy", "quarter", "ablation"
 TABLES = (ACCURACY, QUARTER, ABLATION)
 ORIGINAL, FURTHER, CONTROL, BRANCHED = "original", "original, trained further", "control", "branched"
 """Rows of the first table; all tables have `ORIGINAL`."""
+ALONE = "original, trained further without a teacher"
 STAGES_OF: Mapping[str, Mapping[str, str]] = {
     ORIGINAL: {ORIGINAL: ORIGINAL},
     ACCURACY: {
@@ -45,7 +46,9 @@ STAGES_OF: Mapping[str, Mapping[str, str]] = {
 
 DETECTION, SEGMENTATION = "detection", "segmentation"
 TASKS: Mapping[str, str] = {DETECTION: "yolo", SEGMENTATION: "deeplab"}
-"""Tables of the study of detection and segmentation, which have the rows of `ACCURACY`, and the network of each."""
+"""Tables of the study of detection and segmentation, and the network of each."""
+DENSE_STAGES: Mapping[str, str] = {**STAGES_OF[ACCURACY], ALONE: "accuracy-alone"}
+"""The stages of the rows of these tables. An earlier state of itself may hold an original back, so it is also trained alone."""
 
 Result = Mapping[str, Any]
 """What a training found: MACs, parameters and accuracies, as JSON values."""
@@ -66,8 +69,8 @@ _REFERENCES: Mapping[str, tuple[str, ...]] = {
     ACCURACY: (ORIGINAL, FURTHER),
     QUARTER: (ORIGINAL,),
     ABLATION: (ORIGINAL,),
-    DETECTION: (ORIGINAL, FURTHER),
-    SEGMENTATION: (ORIGINAL, FURTHER),
+    DETECTION: (ORIGINAL, FURTHER, ALONE),
+    SEGMENTATION: (ORIGINAL, FURTHER, ALONE),
 }
 """Rows that others are compared with, by table."""
 _MEASURES: Mapping[str, tuple[Measure, ...]] = {

@@ -1,7 +1,8 @@
 """The trainings of the study of detection and segmentation: those of the accuracy study for networks with boxes or masks.
 
 Every task has one network, and the stages of the table "accuracy": the original, trained from scratch; the search's branching
-of it; and, each retrained with the original as teacher, the original itself, the control and the branched network.
+of it; and, each retrained with the original as teacher, the original itself, the control and the branched network. A last one
+retrains the original without a teacher.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.bench.accuracy.results import ACCURACY, DETECTION, STAGES_OF, TASKS
+from nnstretch.bench.accuracy.results import ALONE, DENSE_STAGES, DETECTION, ORIGINAL, TASKS
 from nnstretch.cli.job.accuracy_study import AccuracyStudy, SeedStudy, StudyOptions
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from nnstretch.cli.job.stages import Answer
     from nnstretch.training.data.split import Dataset
     from nnstretch.training.recipe import Recipe
 
@@ -68,8 +71,8 @@ class DenseStudy(AccuracyStudy):
         return (TASKS[table],)
 
     def _stages(self, table: str) -> Mapping[str, str]:
-        """Those of the accuracy study's first table."""
-        return STAGES_OF[ACCURACY]
+        """Those of the accuracy study's first table, and one more."""
+        return DENSE_STAGES
 
     def _seed_study(self, model: str, seed: int) -> SeedStudy:
         dataset = self._detection if model == TASKS[DETECTION] else self._segmentation
@@ -103,6 +106,13 @@ class DenseSeedStudy(SeedStudy):
         """Runs the trainings that are not done."""
         assert self._original
         self._accuracy()
+        recipe = replace(self._retraining, kd_loss_weight=0.0, kd_feature_weight=0.0, blockwise_epochs=0.0)
+
+        def alone(folder: Path) -> Answer:
+            network = self._trained()
+            return self._finished(network, self._train(network, recipe, None, folder), folder)
+
+        self._stage(DENSE_STAGES[ALONE], self._settings(recipe), alone, [ORIGINAL])
 
     @cached_property
     def _training(self) -> Recipe:

@@ -14,7 +14,17 @@ import torch
 from nnstretch.bench.accuracy import dense_networks
 from nnstretch.bench.accuracy.dense_networks import DENSE_NETWORKS, build_dense_network
 from nnstretch.bench.accuracy.designs import searched_design
-from nnstretch.bench.accuracy.results import BRANCHED, CONTROL, DETECTION, FURTHER, ORIGINAL, TASKS, Results, tables
+from nnstretch.bench.accuracy.results import (
+    ALONE,
+    BRANCHED,
+    CONTROL,
+    DETECTION,
+    FURTHER,
+    ORIGINAL,
+    TASKS,
+    Results,
+    tables,
+)
 from nnstretch.branching.design.accounting import count_macs
 from nnstretch.cli.console import silent_reporter
 from nnstretch.cli.job import accuracy_study
@@ -30,7 +40,7 @@ TINY: dict[str, Any] = {
     "held_out": 8,
     "batch_size": 16,
 }
-ROWS = [ORIGINAL, FURTHER, CONTROL, BRANCHED]
+ROWS = [ORIGINAL, FURTHER, CONTROL, BRANCHED, ALONE]
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +79,15 @@ def test_both_tasks_have_all_rows_at_equal_budgets_and_the_tasks_measures(finish
         rows = results[task][TASKS[task]]
         assert list(rows) == ROWS
         macs = {name: found[0]["macs"] for name, found in rows.items()}
-        assert macs[FURTHER] == macs[ORIGINAL] > macs[BRANCHED]
+        assert macs[FURTHER] == macs[ALONE] == macs[ORIGINAL] > macs[BRANCHED]
         assert macs[CONTROL] == pytest.approx(macs[BRANCHED], rel=0.01)
         for (found,) in rows.values():
             assert {key.removeprefix("test_") for key in found if key.startswith("test_")} == keys
             assert all(0 <= found[f"{split}_{key}"] <= 100 for split in ("validation", "test") for key in keys)
         stages = [json.loads(file.read_text()) for file in (folder / TASKS[task]).glob("seed-0/accuracy-*/stage.json")]
         recipes = [stage["settings"]["recipe"] for stage in stages]
-        assert [recipe["epochs"] + recipe["blockwise_epochs"] for recipe in recipes] == [2, 2, 2]
-        assert {recipe["kd_feature_weight"] for recipe in recipes} == {1.0}
+        assert [recipe["epochs"] + recipe["blockwise_epochs"] for recipe in recipes] == [2] * 4
+        assert sorted(recipe["kd_feature_weight"] for recipe in recipes) == [0.0, 1.0, 1.0, 1.0]
     assert (folder / "tables.md").read_text() == tables(results)
     assert [path.name for path in (folder / "images").glob("shapes-train-*")] != []
     assert len(list((folder / "images").glob("shapes-*"))) == 3, "both tasks read the same images"
@@ -156,5 +166,5 @@ def test_tables_of_detection_have_two_measures_and_differences_of_the_first() ->
     original = [{"seed": seed, "test_map": 30.0 + seed, "test_map50": 60.0, **counts} for seed in range(2)]
     branched = [{"seed": seed, "test_map": 31.5 + seed, "test_map50": 61.0, **counts} for seed in range(2)]
     text = tables({DETECTION: {"yolo": {ORIGINAL: original, BRANCHED: branched}}})
-    assert "| epochs | mAP in % | mAP at 50 % in % | against: original |" in text
-    assert "| yolo | branched | 2 | 2.50 M | 12 k | 8 | 32.00 ± 6.35 | 61.00 ± 0.00 | +1.50 ± 0.00 |  |" in text
+    assert "| epochs | mAP in % | mAP at 50 % in % | against: original | against: original, trained" in text
+    assert "| yolo | branched | 2 | 2.50 M | 12 k | 8 | 32.00 ± 6.35 | 61.00 ± 0.00 | +1.50 ± 0.00 |  |  |" in text

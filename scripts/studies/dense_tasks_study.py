@@ -40,6 +40,7 @@ def make_parser() -> ArgumentParser:
     add("--lr", type=float, default=RATE, metavar="RATE", help="highest rate of AdamW (default: %(default)s)")
     add("--retrain-lr", type=float, default=RATE, metavar="RATE", help="of a retraining (default: %(default)s)")
     add("--blockwise-epochs", type=int, default=1, metavar="N", help="of them block by block (default: %(default)s)")
+    add("--teaching", type=float, default=1.0, metavar="FACTOR", help="of what a teacher weighs (default: %(default)s)")
     add("--epoch-images", type=int, default=4_000, metavar="N", help="images per epoch (default: %(default)s)")
     add("--held-out", type=int, metavar="N", help="validation images, and test images (default: all)")
     add("--image-size", type=int, default=64, metavar="N", help="side of the images (default: %(default)s)")
@@ -74,6 +75,7 @@ def run(given: Namespace) -> None:
         lr=given.lr,
         retrain_lr=given.retrain_lr,
         blockwise_epochs=given.blockwise_epochs,
+        teaching=given.teaching,
     )
     with reporting(as_json=given.json) as report:
         study = DenseStudy(options, report, "go on with the same command, without --redo")

@@ -411,7 +411,8 @@ class SeedStudy:
             if teacher is not None and isinstance(network, BranchedNetwork) and recipe.blockwise_epochs:
                 start = blockwise_phase(network, teacher, self._dataset, recipe, advance)
             result = train(network, self._dataset, recipe, teacher, event_shown(advance), run, stop, start)
-        return {"epochs": recipe.epochs + recipe.blockwise_epochs, "loss": result.history[-1].loss}
+        first = 0.0 if start is None else recipe.blockwise_epochs
+        return {"epochs": recipe.epochs + first, "loss": result.history[-1].loss}
 
     def _finished(self, network: nn.Module, found: Mapping[str, Any], folder: Path) -> Answer:
         """Keeps a trained network; returns what was found and its counts and accuracies."""

@@ -7,9 +7,9 @@ retrains the original without a teacher.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,12 @@ _CHANGED: Mapping[str, Any] = {"color_jitter": None}  # beside what the accuracy
 
 @dataclass(frozen=True)
 class DenseOptions(StudyOptions):
-    """What `scripts/studies/dense_tasks_study.py` takes: `StudyOptions` with tasks as tables, and rates for any batch."""
+    """What `scripts/studies/dense_tasks_study.py` takes: `StudyOptions` with tasks as tables, and rates for any batch.
+
+    Attributes:
+        teaching: factor of the weights that a teacher's logits and feature maps have in the preset `dense`, up to 1. Without
+            any, all networks learn from boxes and masks alone.
+    """
 
     models: tuple[str, ...] = ()
     tables: tuple[str, ...] = tuple(TASKS)
@@ -43,6 +48,7 @@ class DenseOptions(StudyOptions):
     batch_size: int = BATCH
     lr: float = RATE
     retrain_lr: float = RATE
+    teaching: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the names and numbers.
@@ -55,6 +61,10 @@ class DenseOptions(StudyOptions):
         for option, number, low in (*least, ("--held-out", self.held_out, 1)):
             if number is not None and number < low:
                 raise UsageError(f"{option} {number}: {low} or more are wanted")
+        if not 0 <= self.teaching <= 1:
+            raise UsageError(f"--teaching {self.teaching:g}: 0 to 1 is wanted")
+        if not self.teaching and self.blockwise_epochs:
+            raise UsageError("--teaching 0: a block-wise start needs a teacher; give --blockwise-epochs 0, too")
         if self.image_size < _SIDES or self.image_size % _SIDES:
             raise UsageError(f"--image-size {self.image_size}: a multiple of {_SIDES} is wanted")
 
@@ -106,13 +116,22 @@ class DenseSeedStudy(SeedStudy):
         """Runs the trainings that are not done."""
         assert self._original
         self._accuracy()
-        recipe = replace(self._retraining, kd_loss_weight=0.0, kd_feature_weight=0.0, blockwise_epochs=0.0)
+        if self._factor:
+            recipe = replace(self._retraining, kd_loss_weight=0.0, kd_feature_weight=0.0, blockwise_epochs=0.0)
+            alone = partial(self._retrained, self._trained, recipe)
+            self._stage(DENSE_STAGES[ALONE], self._settings(recipe), alone, [ORIGINAL])
 
-        def alone(folder: Path) -> Answer:
-            network = self._trained()
-            return self._finished(network, self._train(network, recipe, None, folder), folder)
+    def _retrained(self, make: Callable[[], nn.Module], recipe: Recipe, folder: Path) -> Answer:
+        teaches = recipe.kd_loss_weight > 0 or recipe.kd_feature_weight > 0
+        network = make()
+        return self._finished(
+            network, self._train(network, recipe, self._trained() if teaches else None, folder), folder
+        )
 
-        self._stage(DENSE_STAGES[ALONE], self._settings(recipe), alone, [ORIGINAL])
+    @property
+    def _factor(self) -> float:
+        assert isinstance(self._options, DenseOptions)
+        return self._options.teaching
 
     @cached_property
     def _training(self) -> Recipe:
@@ -122,7 +141,9 @@ class DenseSeedStudy(SeedStudy):
     @cached_property
     def _retraining(self) -> Recipe:
         """The recipe of a retraining: feature maps of the teacher, and its logits where outputs are logits."""
-        return self._recipe("dense", self._options.retrain_epochs, {"lr": self._options.retrain_lr})
+        recipe = self._recipe("dense", self._options.retrain_epochs, {"lr": self._options.retrain_lr})
+        logits, maps = self._factor * recipe.kd_loss_weight, self._factor * recipe.kd_feature_weight
+        return replace(recipe, kd_loss_weight=logits, kd_feature_weight=maps)
 
     def _recipe(self, preset: str, epochs: int, changes: Mapping[str, Any]) -> Recipe:
         return super()._recipe(preset, epochs, {**_CHANGED, **changes})

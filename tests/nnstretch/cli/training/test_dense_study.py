@@ -78,6 +78,7 @@ def test_both_tasks_have_all_rows_at_equal_budgets_and_the_tasks_measures(finish
     for task, keys in (("detection", {"map", "map50", "map75"}), ("segmentation", {"miou", "pixel_accuracy"})):
         rows = results[task][TASKS[task]]
         assert list(rows) == ROWS
+        assert [found[0]["epochs"] for found in rows.values()] == [1, 2, 2, 2, 2]
         macs = {name: found[0]["macs"] for name, found in rows.items()}
         assert macs[FURTHER] == macs[ALONE] == macs[ORIGINAL] > macs[BRANCHED]
         assert macs[CONTROL] == pytest.approx(macs[BRANCHED], rel=0.01)
@@ -123,6 +124,9 @@ def test_nothing_is_trained_twice_and_a_report_trains_nothing(
         (("--image-size", "0"), "--image-size 0: a multiple of 16"),
         (("--batch-size", "1"), "batch_size"),
         (("--lr", "nan"), "lr"),
+        (("--teaching", "1.5"), "--teaching 1.5: 0 to 1"),
+        (("--teaching", "nan"), "--teaching nan: 0 to 1"),
+        (("--teaching", "0"), "--teaching 0: a block-wise start needs a teacher"),
         (("--device", "abacus"), "abacus"),
     ],
 )

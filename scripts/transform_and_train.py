@@ -50,12 +50,12 @@ def make_parser() -> ArgumentParser:
         metavar="FILE",
         help="of the trained model; without, it is trained, or has a file's weights",
     )
-    add("--head", metavar="NAME", help="of a detector, for coco:PATH: yolo, or FILE.py:FACTORY")
-    add("--recipe", help=f"of the first training: {recipes} (default: nnstretch; dense for masks:PATH and coco:PATH)")
+    add("--head", metavar="NAME", help="of a detector, for boxes: yolo, or FILE.py:FACTORY")
+    add("--recipe", help=f"of the first training: {recipes} (default: nnstretch; dense for masks and boxes)")
     add(
         "--retrain-recipe",
         metavar="RECIPE",
-        help="of the retraining (default: finetune; dense for masks:PATH and coco:PATH)",
+        help="of the retraining (default: finetune; dense for masks and boxes)",
     )
     add(
         "--set",

@@ -126,12 +126,15 @@ def spatial_transform(recipe: Recipe, preprocessing: Preprocessing, task: Spatia
     """
     library_of_transforms, tensors = library("torchvision.transforms.v2"), library("torchvision.tv_tensors")
     random_crop = recipe.scale is not None
-    change = library_of_transforms.Compose(_spatial_steps(recipe, preprocessing, task, library_of_transforms, tensors))
+    steps = _spatial_steps(recipe, preprocessing, task, library_of_transforms, tensors)
+    change = library_of_transforms.Compose(steps) if steps else None
 
     def changed(raw: Pixels, target: Any) -> tuple[Pixels, Any]:
         pixels = in_channels(raw, preprocessing.channels)
         if not random_crop:
             pixels, target = preprocessing.cropped(pixels), task.fitted(target, preprocessing)
+        if change is None:  # wrapping alone takes longer than a small network's step
+            return pixels, target
         image = tensors.Image(torch.from_numpy(pixels.transpose(2, 0, 1).copy()))
         image, moved = change(image, task.wrapped(target, tensors))
         return np.ascontiguousarray(as_array(image).transpose(1, 2, 0)), task.unwrapped(moved)
@@ -166,7 +169,7 @@ def _spatial_steps(
         )
     if recipe.color_jitter:
         steps.append(transforms.ColorJitter(*(recipe.color_jitter,) * 3))
-    return steps or [transforms.Identity()]
+    return steps
 
 
 def without_moves(recipe: Recipe) -> Recipe:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SOURCES: Mapping[str, str] = {
     "digits": "digits",
     "textures": "textures[:CLASSES]",
+    "shapes": "shapes:TARGETS",
     "folder": "folder:PATH",
     "shards": "shards:PATTERN",
     "cifar10": "cifar10:PATH",
@@ -31,7 +32,7 @@ SOURCES: Mapping[str, str] = {
 }
 """Name of the data set and of its module in `sources` -> how it is written."""
 
-_DENSE = frozenset({"masks", "coco"})
+_DENSE = frozenset({"masks", "coco", "shapes"})
 DEFAULT_SIZE = 64
 _FACTORY = "FILE.py:FACTORY"
 

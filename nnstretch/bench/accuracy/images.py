@@ -1,9 +1,9 @@
-"""Images of the accuracy study: those of the data set `textures`, generated once and kept in files."""
+"""Images of the accuracy studies: those of the data sets `textures` and `shapes`, generated once and kept in files."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,40 +17,28 @@ from nnstretch.support.settings import atomic_write
 from nnstretch.training.cores import usable_cores
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.preprocessing import Images, Pixels, Preprocessing
+from nnstretch.training.data.sources.shapes import ShapeSplit
 from nnstretch.training.data.sources.textures import TextureSplit
-from nnstretch.training.data.split import Dataset, ImagesInMemory, Indices, RawImages
+from nnstretch.training.data.split import Dataset, ImagesInMemory, Indices, RawImages, SpatialImages
 
 _LOOKED_AT = 44
 _LOCK = ".lock"
 
 
 @dataclass(frozen=True, eq=False)
-class StoredSplit(ImagesInMemory):
-    """Generated images; those of an epoch are generated at their first use.
+class ImageFiles:
+    """The images of a split that generates them, in files; those of an epoch are generated at their first use.
 
     Attributes:
-        labels: the class of every image.
-        preprocessing: of the generated images.
         source: generates them.
         folder: one file per epoch.
     """
 
-    labels: Indices
-    preprocessing: Preprocessing
-    source: TextureSplit
+    source: TextureSplit | ShapeSplit
     folder: Path
     _open: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
 
-    def raw(self, index: int, epoch: int) -> Pixels:
-        """The image at ``index``."""
-        pixels: Pixels = self._epoch(epoch)[index]
-        return pixels
-
-    def arrays(self, indices: Indices) -> Images:
-        """The images at ``indices`` of the first epoch, as inputs."""
-        return self.preprocessing.normalised(self._epoch(0)[indices])
-
-    def _epoch(self, epoch: int) -> NDArray[np.uint8]:
+    def epoch(self, epoch: int) -> NDArray[np.uint8]:
         """All images of an epoch: ``N x S x S x 3``."""
         epoch = epoch if self.source.endless else 0
         if epoch not in self._open:
@@ -77,7 +65,61 @@ class StoredSplit(ImagesInMemory):
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(self.file(epoch)) as file:
-            np.save(file, np.stack([self.source.raw(index, epoch) for index in range(len(self))]))
+            np.save(file, np.stack([self.source.raw(index, epoch) for index in range(len(self.source))]))
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSplit(ImagesInMemory):
+    """Generated images of classes.
+
+    Attributes:
+        labels: the class of every image.
+        preprocessing: of the generated images.
+        files: their files.
+    """
+
+    labels: Indices
+    preprocessing: Preprocessing
+    files: ImageFiles
+
+    def raw(self, index: int, epoch: int) -> Pixels:
+        """The image at ``index``."""
+        pixels: Pixels = self.files.epoch(epoch)[index]
+        return pixels
+
+    def arrays(self, indices: Indices) -> Images:
+        """The images at ``indices`` of the first epoch, as inputs."""
+        return self.preprocessing.normalised(self.files.epoch(0)[indices])
+
+
+@dataclass(frozen=True, eq=False)
+class StoredScenes(SpatialImages):
+    """Generated images with boxes or masks, which cost little to draw and are not stored.
+
+    Attributes:
+        files: of the images.
+    """
+
+    files: ImageFiles
+
+    @property
+    def in_memory(self) -> bool:
+        """They are: no other process need load them."""
+        return True
+
+    @property
+    def may_be_unreadable(self) -> bool:
+        """They cannot."""
+        return False
+
+    def raw(self, index: int, epoch: int) -> Pixels:
+        """The image at ``index``."""
+        pixels: Pixels = self.files.epoch(epoch)[index]
+        return pixels
+
+    def target(self, index: int, epoch: int) -> Any:
+        """Its boxes or mask."""
+        return self.files.source.target(index, epoch)
 
 
 def stored_textures(
@@ -94,13 +136,42 @@ def stored_textures(
     """
     dataset = load_dataset(data, size)
     splits: dict[str, Any] = {}
-    for name, count in (("train", epoch_images), ("validation", held_out), ("test", held_out)):
-        source = getattr(dataset, name)
-        assert isinstance(source, TextureSplit)
-        source = replace(source, labels=source.labels[:count])
-        kind = f"{name}-{size}-{len(source)}-{look(source)}"
-        splits[name] = StoredSplit(source.labels, source.preprocessing, source, folder / kind)
+    for name, files in _files(dataset, folder, "", (epoch_images, held_out, held_out)):
+        splits[name] = StoredSplit(files.source.labels, files.source.preprocessing, files)
     return replace(dataset, **splits)
+
+
+def stored_shapes(
+    folder: Path, size: int, epoch_images: int, held_out: int | None = None, targets: str = "boxes"
+) -> Dataset:
+    """The data set `shapes` with images kept in a folder: the same files for boxes and masks.
+
+    Args:
+        folder: of the files, with a folder for every size, number and look of images.
+        size: side of the images.
+        epoch_images: training images per epoch.
+        held_out: number of validation images and of test images; None: all.
+        targets: "boxes" or "masks".
+    """
+    dataset = load_dataset(f"shapes:{targets}", size)
+    splits: dict[str, Any] = {}
+    for name, files in _files(dataset, folder, "shapes-", (epoch_images, held_out, held_out)):
+        source = files.source
+        assert isinstance(source, ShapeSplit)
+        splits[name] = StoredScenes(source.preprocessing, source.task, source.labels, files)
+    return replace(dataset, **splits)
+
+
+def _files(
+    dataset: Dataset, folder: Path, prefix: str, counts: Sequence[int | None]
+) -> Iterator[tuple[str, ImageFiles]]:
+    """Name and files of every split of a generated data set, with its first images."""
+    for name, count in zip(("train", "validation", "test"), counts, strict=True):
+        source = getattr(dataset, name)
+        assert isinstance(source, TextureSplit | ShapeSplit)
+        source = replace(source, labels=source.labels[:count])
+        kind = f"{prefix}{name}-{source.preprocessing.shape[0]}-{len(source)}-{look(source)}"
+        yield name, ImageFiles(source, folder / kind)
 
 
 class _Missing:
@@ -109,7 +180,10 @@ class _Missing:
     def __init__(self, dataset: Dataset, epochs: int) -> None:
         splits = (dataset.test, dataset.validation, dataset.train)
         self._places = [
-            (split, epoch) for split in splits if isinstance(split, StoredSplit) for epoch in split.missing(epochs)
+            (split.files, epoch)
+            for split in splits
+            if isinstance(split, StoredSplit | StoredScenes)
+            for epoch in split.files.missing(epochs)
         ]
 
     def __len__(self) -> int:
@@ -117,9 +191,9 @@ class _Missing:
 
     def __getitem__(self, number: int) -> FileError | None:
         """Writes a file; returns what the caller is to raise."""
-        split, epoch = self._places[number]
+        files, epoch = self._places[number]
         try:
-            split.write(epoch)
+            files.write(epoch)
         except FileError as error:
             return error
         return None
@@ -131,7 +205,7 @@ def generate(dataset: Dataset, folder: Path, epochs: int) -> None:
     Processes that share the folder take turns, so that each file is written once.
 
     Args:
-        dataset: of `stored_textures`.
+        dataset: of `stored_textures` or `stored_shapes`.
         folder: of its files.
         epochs: number of epochs.
 

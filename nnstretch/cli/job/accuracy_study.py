@@ -125,7 +125,7 @@ class StudyOptions:
         Raises:
             UsageError: there is no such network or table, or a number is out of range.
         """
-        for option, given, known in (("--models", self.models or (), MODELS), ("--tables", self.tables, (*STAGES_OF,))):
+        for option, given, known in self._names():
             for name in given:
                 if name not in known:
                     raise UsageError(f"{option} {name}: there are {', '.join(known)}")
@@ -139,6 +139,10 @@ class StudyOptions:
             raise UsageError(f"--retrain-epochs {self.retrain_epochs}: a multiple of 8 is wanted, for the quarters")
         if not 0 <= self.blockwise_epochs < self.retrain_epochs:
             raise UsageError(f"--blockwise-epochs {self.blockwise_epochs}: fewer than --retrain-epochs are wanted")
+
+    def _names(self) -> tuple[tuple[str, Sequence[str], Sequence[str]], ...]:
+        """Options that name something, with what is given and what there is."""
+        return ("--models", self.models or (), MODELS), ("--tables", self.tables, (*STAGES_OF,))
 
     @property
     def images(self) -> Path:
@@ -185,7 +189,7 @@ class AccuracyStudy:
         for table in self.options.tables:
             for model in self._models(table):
                 jobs = [Job(self._folder(model, seed)) for seed in range(self.options.seeds)]
-                for row, stage in STAGES_OF[table].items():
+                for row, stage in self._stages(table).items():
                     if found := [answer for job in jobs if (answer := job.found(stage)) is not None]:
                         results.setdefault(table, {}).setdefault(model, {})[row] = found
         return results
@@ -195,6 +199,10 @@ class AccuracyStudy:
         if self.options.models is not None:
             return self.options.models
         return MODELS if table in (ORIGINAL, ACCURACY) else (ABLATED,)
+
+    def _stages(self, table: str) -> Mapping[str, str]:
+        """The stage of every row of a table."""
+        return STAGES_OF[table]
 
     def _folder(self, model: str, seed: int) -> Path:
         return self.options.folder / model / f"seed-{seed}"
@@ -210,9 +218,12 @@ class AccuracyStudy:
             return
         with lock:
             if (model, seed) not in self._studies:
-                made = SeedStudy(self.options, model, seed, self.dataset, self._report, self.write, self._advice)
-                self._studies[model, seed] = made
+                self._studies[model, seed] = self._seed_study(model, seed)
             self._studies[model, seed].train(table)
+
+    def _seed_study(self, model: str, seed: int) -> SeedStudy:
+        """The trainings of a network and seed."""
+        return SeedStudy(self.options, model, seed, self.dataset, self._report, self.write, self._advice)
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -250,13 +261,22 @@ class SeedStudy:
         self._options, self._model, self._seed = options, model, seed
         self._dataset, self._report, self._written, self._advice = dataset, report, written, advice
         self._job = Job(options.folder / model / f"seed-{seed}", options.redo)
-        self._retraining = self._recipe("finetune", options.retrain_epochs, {**RETRAINING, "lr": options.retrain_lr})
 
     def train(self, table: str) -> None:
         """Runs the trainings of a table that are not done."""
         assert self._original
         if table != ORIGINAL:
             {ACCURACY: self._accuracy, QUARTER: self._quarter, ABLATION: self._ablation}[table]()
+
+    @cached_property
+    def _training(self) -> Recipe:
+        """The recipe of the first training."""
+        return self._recipe("nnstretch", self._options.epochs, {**TRAINING, "lr": self._options.lr})
+
+    @cached_property
+    def _retraining(self) -> Recipe:
+        """The recipe of a retraining."""
+        return self._recipe("finetune", self._options.retrain_epochs, {**RETRAINING, "lr": self._options.retrain_lr})
 
     def _accuracy(self) -> None:
         """What the original becomes at equal budgets of retraining; the control comes last if time should not suffice."""
@@ -320,7 +340,7 @@ class SeedStudy:
     @cached_property
     def _original(self) -> Result:
         """The original, trained from scratch."""
-        recipe = self._recipe("nnstretch", self._options.epochs, {**TRAINING, "lr": self._options.lr})
+        recipe = self._training
 
         def work(folder: Path) -> Answer:
             network = self._untrained()
@@ -366,8 +386,9 @@ class SeedStudy:
 
         stage = self._job.run(name, settings, announced, after)
         if not stage.was_done:
-            top1 = stage.answer.get("validation_top1")
-            said = "" if top1 is None else f", {top1:.2f} % of the validation images"
+            task = self._dataset.task
+            found = stage.answer.get(f"validation_{task.key}")
+            said = "" if found is None else f", {task.measure} {found:.2f} % on the validation images"
             self._report.note(f"{title}: {stage.seconds:.0f} s{said}")
             self._written()
         return stage
@@ -381,8 +402,8 @@ class SeedStudy:
         from nnstretch.training.loop.torch_settings import find_device
         from nnstretch.training.loop.trainer import train
 
-        generate(self._dataset, self._options.images, recipe.epochs)
         device = find_device(self._options.device)
+        generate(self._dataset, self._options.images, recipe.epochs)
         for module in filter(None, (network, teacher)):
             module.to(device)
         run = RunOptions(folder / "run", resume=True, minutes=_CHECKPOINT_MINUTES, keep=0)
@@ -391,19 +412,21 @@ class SeedStudy:
             if teacher is not None and isinstance(network, BranchedNetwork) and recipe.blockwise_epochs:
                 start = blockwise_phase(network, teacher, self._dataset, recipe, advance)
             result = train(network, self._dataset, recipe, teacher, event_shown(advance), run, stop, start)
-        return {"epochs": recipe.epochs + recipe.blockwise_epochs, "loss": result.history[-1].loss}
+        first = 0.0 if start is None else recipe.blockwise_epochs
+        return {"epochs": recipe.epochs + first, "loss": result.history[-1].loss}
 
     def _finished(self, network: nn.Module, found: Mapping[str, Any], folder: Path) -> Answer:
         """Keeps a trained network; returns what was found and its counts and accuracies."""
         from nnstretch.branching.design.accounting import count_macs, count_parameters
-        from nnstretch.training.evaluation.accuracy import top1
+        from nnstretch.training.evaluation.accuracy import scored
         from nnstretch.training.weights import save_weights
 
         save_weights(network, folder / _WEIGHTS, {})
         dataset, batch = self._dataset, self._options.batch_size
         accuracies = {
-            f"{name}_top1": round(top1(network, getattr(dataset, name), dataset.num_classes, batch), 4)
+            f"{name}_{key}": round(percent, 4)
             for name in ("validation", "test")
+            for key, percent in scored(network, getattr(dataset, name), dataset, batch).measures().items()
         }
         network.cpu()
         counts = {"macs": count_macs(network, self._image), "params": count_parameters(network)}
@@ -446,10 +469,10 @@ class SeedStudy:
 
     @cached_property
     def _images(self) -> dict[str, Any]:
-        from nnstretch.bench.accuracy.images import StoredSplit, look
+        from nnstretch.bench.accuracy.images import StoredScenes, StoredSplit, look
 
         splits = (self._dataset.train, self._dataset.validation, self._dataset.test)
-        looks = [look(split) for split in splits if isinstance(split, StoredSplit)]
+        looks = [look(split) for split in splits if isinstance(split, StoredSplit | StoredScenes)]
         return {"size": self._options.image_size, "images": [len(split) for split in splits], "looks": looks}
 
     def _recipe(self, preset: str, epochs: int, changes: Mapping[str, Any]) -> Recipe:

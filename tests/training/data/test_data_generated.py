@@ -88,28 +88,31 @@ def test_a_nearest_mean_does_not_solve_the_task() -> None:
 
 
 SHEETS = Path(__file__).parent
-"""`textures-validation.png` and `textures-test.png`: the first images of these splits, a column per class."""
+"""`textures-validation.png` and others: the first images of these splits, of `textures` in a column per class."""
+PINNED = {"textures": "textures", "shapes": "shapes:boxes"}
+"""Name in files -> data set."""
 ROWS = 3
 DEVIATION = 0.02
 """Mean absolute difference, in levels of 255, that other sines and exponentials of other processors may cause."""
 
 
 def sheet(split: Split) -> Image.Image:
-    """The first `ROWS` images of every class at 32 x 32."""
+    """The first images at 32 x 32, in `ROWS` rows."""
     classes = len(PATTERNS)
     rows = [np.concatenate([split.raw(row * classes + label, 0) for label in range(classes)], 1) for row in range(ROWS)]
     return Image.fromarray(np.concatenate(rows))
 
 
 @pytest.mark.parametrize("name", ["validation", "test"])
-def test_images_that_accuracies_are_compared_on_stay_what_they_are(name: str) -> None:
+@pytest.mark.parametrize("data", PINNED)
+def test_images_that_accuracies_are_compared_on_stay_what_they_are(data: str, name: str) -> None:
     """Accuracies of before and after a change of these images cannot be compared.
 
     After a change on purpose: `python -m tests.training.data.test_data_generated` writes them, and all published accuracies
     are measured again.
     """
-    found = np.asarray(sheet(getattr(load_dataset("textures", 32), name)), np.int16)
-    kept = np.asarray(Image.open(SHEETS / f"textures-{name}.png"), np.int16)
+    found = np.asarray(sheet(getattr(load_dataset(PINNED[data], 32), name)), np.int16)
+    kept = np.asarray(Image.open(SHEETS / f"{data}-{name}.png"), np.int16)
     assert np.abs(found - kept).mean() < DEVIATION
 
 
@@ -130,5 +133,6 @@ def test_processors_without_wide_vectors_draw_the_same_images() -> None:
 
 
 if __name__ == "__main__":
-    for kind in ("validation", "test"):
-        sheet(getattr(load_dataset("textures", 32), kind)).save(SHEETS / f"textures-{kind}.png")
+    for written, source in PINNED.items():
+        for kind in ("validation", "test"):
+            sheet(getattr(load_dataset(source, 32), kind)).save(SHEETS / f"{written}-{kind}.png")

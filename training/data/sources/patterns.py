@@ -28,10 +28,11 @@ class Numbers:
         taken: how many were.
     """
 
-    _COUNT = 96
+    PURPOSE, COUNT = "textures", 96
+    """What the numbers are drawn for, and how many of them there are."""
 
     def __init__(self, seed: int, epoch: int, number: int) -> None:
-        self._values = uniforms(seed, epoch, np.array([number]), "textures", self._COUNT)[0].tolist()
+        self._values = uniforms(seed, epoch, np.array([number]), self.PURPOSE, self.COUNT)[0].tolist()
         self.taken = 0
 
     def between(self, low: float, high: float) -> float:

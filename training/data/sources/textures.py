@@ -124,13 +124,18 @@ class TextureSplit(RawImages):
 def texture(label: int, size: int, numbers: Numbers, difficulty: Difficulty = DIFFICULTY) -> Pixels:
     """An image of a class: ``size x size x 3``."""
     image = _background(label, size, numbers, difficulty)
-    shown = _colored(_pattern(label, size, numbers, difficulty), difficulty.contrast.of(numbers), numbers)
-    _put(image, shown, _object(size, numbers, difficulty))
-    _light(image, size, numbers, difficulty)
+    shown = colored_plane(placed_pattern(label, size, numbers, difficulty), difficulty.contrast.of(numbers), numbers)
+    put(image, shown, _object(size, numbers, difficulty))
+    light_up(image, size, numbers, difficulty)
     for _ in range(2):
         if numbers.between(0, 1) < difficulty.occluders:
             _occlude(image, size, numbers)
-    image += np.float32(difficulty.grain.of(numbers)) * _grain(size, numbers)
+    image += np.float32(difficulty.grain.of(numbers)) * grain_noise(size, numbers)
+    return as_pixels(image)
+
+
+def as_pixels(image: Plane) -> Pixels:
+    """An image ``3 x S x S`` of values from 0 to 1, which is overwritten, as bytes: ``S x S x 3``."""
     image *= np.float32(255)
     image += np.float32(0.5)
     np.clip(image, 0, 255, out=image)
@@ -138,16 +143,16 @@ def texture(label: int, size: int, numbers: Numbers, difficulty: Difficulty = DI
 
 
 @cache
-def _axes(size: int) -> tuple[Plane, Plane]:
+def axes(size: int) -> tuple[Plane, Plane]:
     """Coordinates of the pixels from -0.5 to 0.5: across ``1 x S``, down ``S x 1``."""
     axis = ((np.arange(size) + 0.5) / size - 0.5).astype(np.float32)
     return axis[None, :], axis[:, None]
 
 
-def _pattern(label: int, size: int, numbers: Numbers, difficulty: Difficulty) -> Plane:
+def placed_pattern(label: int, size: int, numbers: Numbers, difficulty: Difficulty) -> Plane:
     """A class's pattern at a random scale, direction and place: ``S x S``, values from 0 to 1."""
     pattern, relative = tuple(PATTERNS.values())[label]
-    x, y = _axes(size)
+    x, y = axes(size)
     period = difficulty.period.of(numbers) * relative
     angle, aspect = numbers.between(0, 2 * math.pi), difficulty.aspect.of(numbers)
     cos, sin = math.cos(angle) / period, math.sin(angle) / period
@@ -162,7 +167,7 @@ def _pattern(label: int, size: int, numbers: Numbers, difficulty: Difficulty) ->
     return pattern(Canvas(u, v, period * size, numbers))
 
 
-def _colored(plane: Plane, contrast: float, numbers: Numbers) -> Plane:
+def colored_plane(plane: Plane, contrast: float, numbers: Numbers) -> Plane:
     """A pattern between two random colours, ``3 x S x S``; `contrast` is the distance of their means."""
     middle = [numbers.between(0.3, 0.7) for _ in range(3)]
     towards = [numbers.between(-0.6, 1.0) for _ in range(3)]
@@ -182,7 +187,9 @@ def _background(label: int, size: int, numbers: Numbers, difficulty: Difficulty)
         other = (label + 1 + numbers.below(len(PATTERNS) - 1)) % len(PATTERNS)
     else:
         other = _CLUTTER
-    return _colored(_pattern(other, size, numbers, difficulty), difficulty.background_contrast.of(numbers), numbers)
+    return colored_plane(
+        placed_pattern(other, size, numbers, difficulty), difficulty.background_contrast.of(numbers), numbers
+    )
 
 
 _CLUTTER = tuple(PATTERNS).index("cloudy noise")
@@ -190,7 +197,7 @@ _CLUTTER = tuple(PATTERNS).index("cloudy noise")
 
 def _object(size: int, numbers: Numbers, difficulty: Difficulty) -> Plane:
     """Which pixels the object covers, 0 to 1: an ellipse, a box or something between them."""
-    x, y = _axes(size)
+    x, y = axes(size)
     angle = numbers.between(0, 2 * math.pi)
     cos, sin = np.float32(math.cos(angle)), np.float32(math.sin(angle))
     centre_x, centre_y = np.float32(numbers.between(-0.12, 0.12)), np.float32(numbers.between(-0.12, 0.12))
@@ -206,16 +213,16 @@ def _object(size: int, numbers: Numbers, difficulty: Difficulty) -> Plane:
     return np.clip(distance, 0, 1, out=distance)
 
 
-def _put(image: Plane, shown: Plane, mask: Plane) -> None:
+def put(image: Plane, shown: Plane, mask: Plane) -> None:
     """Shows something where the mask is 1."""
     shown -= image
     shown *= mask
     image += shown
 
 
-def _light(image: Plane, size: int, numbers: Numbers, difficulty: Difficulty) -> None:
+def light_up(image: Plane, size: int, numbers: Numbers, difficulty: Difficulty) -> None:
     """Makes one side of the image brighter than the other."""
-    x, y = _axes(size)
+    x, y = axes(size)
     amount, angle = 2 * difficulty.light.of(numbers), numbers.between(0, 2 * math.pi)
     image *= np.float32(amount * math.cos(angle)) * x + (np.float32(amount * math.sin(angle)) * y + np.float32(1))
 
@@ -233,7 +240,7 @@ def _grain_plane() -> NDArray[np.float32]:
     return normals(0, 1, np.arange(_GRAIN), "grain", _GRAIN).astype(np.float32)
 
 
-def _grain(size: int, numbers: Numbers) -> Plane:
+def grain_noise(size: int, numbers: Numbers) -> Plane:
     """Standard normal noise, ``3 x S x S``."""
     plane = _grain_plane()
     if size > _GRAIN // 2:

@@ -121,7 +121,7 @@ def test_rows_of_a_table_see_as_many_images_and_nothing_is_trained_twice(
         raise AssertionError("trained again")
 
     monkeypatch.setattr("nnstretch.training.loop.trainer.train", refuse)
-    monkeypatch.setattr("nnstretch.training.evaluation.accuracy.top1", refuse)
+    monkeypatch.setattr("nnstretch.training.evaluation.accuracy.scored", refuse)
     assert run(folder, "accuracy", "quarter") == results
 
 
@@ -251,13 +251,13 @@ def test_only_quarters_want_a_retraining_that_can_be_divided(tmp_path: Path) -> 
 def test_images_are_those_of_the_data_set_and_generated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = stored_textures(tmp_path, 16, 44, 22)
     source: Any = dataset.train
-    expected = source.source.raw(5, 3)
+    expected = source.files.source.raw(5, 3)
     np.testing.assert_array_equal(dataset.train.raw(5, 3), expected)
     assert (dataset.train.raw(5, 3) != dataset.train.raw(5, 4)).any()
     held_out: Any = dataset.test
-    np.testing.assert_array_equal(dataset.test.arrays(np.arange(22)), held_out.source.arrays(np.arange(22)))
-    harder = replace(held_out.source, difficulty=Difficulty(grain=Range(0.3, 0.4)))
-    assert look(harder) != look(held_out.source) == look(held_out)
+    np.testing.assert_array_equal(dataset.test.arrays(np.arange(22)), held_out.files.source.arrays(np.arange(22)))
+    harder = replace(held_out.files.source, difficulty=Difficulty(grain=Range(0.3, 0.4)))
+    assert look(harder) != look(held_out.files.source) == look(held_out)
     again = stored_textures(tmp_path, 16, 44, 22)
     monkeypatch.setattr("nnstretch.training.data.sources.textures.texture", None)
     np.testing.assert_array_equal(again.train.raw(5, 3), expected)
@@ -274,8 +274,8 @@ generate(stored_textures(folder, 16, 44, 22), folder, 3)
     assert [process.wait() for process in both] == [0, 0]
     dataset = stored_textures(tmp_path, 16, 44, 22)
     source: Any = dataset.train
-    assert sorted(path.name for path in source.folder.iterdir()) == [f"epoch-{epoch}.npy" for epoch in range(3)]
-    np.testing.assert_array_equal(source.raw(5, 2), source.source.raw(5, 2))
+    assert sorted(path.name for path in source.files.folder.iterdir()) == [f"epoch-{epoch}.npy" for epoch in range(3)]
+    np.testing.assert_array_equal(source.raw(5, 2), source.files.source.raw(5, 2))
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
     assert len(written) == 5
     generate(dataset, tmp_path, 2)

@@ -1,0 +1,88 @@
+"""Measures what branching costs or gains in detection and segmentation: small networks on the generated scenes `shapes`.
+
+    python scripts/studies/dense_tasks_study.py -o OUT [--tasks detection,segmentation] [--seeds 3]
+
+Every training is resumed where it was stopped and never run twice: give the same command again. The same command in another
+terminal shares the work, one task and seed at a time. Designs do not depend on the machine. OUT/tables.md has the tables
+and OUT/results.json their figures, from the first training that is done on. Detection needs the extra `detection`.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnstretch.bench.accuracy.results import TASKS, tables
+from nnstretch.cli.console import exit_status, reporting, script_parser
+from nnstretch.cli.job.accuracy_study import STAGES
+from nnstretch.cli.job.dense_study import BATCH, RATE, DenseOptions, DenseStudy
+from nnstretch.cli.training import let_idle_threads_sleep
+from nnstretch.training.recipe import AMP_DTYPES
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the study; returns the exit status."""
+    given = make_parser().parse_args(arguments)
+    return exit_status(lambda: run(given))
+
+
+def make_parser() -> ArgumentParser:
+    """The command line."""
+    parser = script_parser(__doc__)
+    add = parser.add_argument
+    add("-o", "--output", type=Path, required=True, metavar="OUT", help="folder for all that is written")
+    add("--tasks", default=",".join(TASKS), help="tasks (default: %(default)s)")
+    add("--seeds", type=int, default=3, metavar="N", help="trainings that are averaged (default: %(default)s)")
+    add("--epochs", type=int, default=16, metavar="N", help="epochs of the first training (default: %(default)s)")
+    add("--retrain-epochs", type=int, default=8, metavar="N", help="of a retraining (default: %(default)s)")
+    add("--lr", type=float, default=RATE, metavar="RATE", help="highest rate of AdamW (default: %(default)s)")
+    add("--retrain-lr", type=float, default=RATE, metavar="RATE", help="of a retraining (default: %(default)s)")
+    add("--blockwise-epochs", type=int, default=1, metavar="N", help="of them block by block (default: %(default)s)")
+    add("--teaching", type=float, default=1.0, metavar="FACTOR", help="of what a teacher weighs (default: %(default)s)")
+    add("--epoch-images", type=int, default=4_000, metavar="N", help="images per epoch (default: %(default)s)")
+    add("--held-out", type=int, metavar="N", help="validation images, and test images (default: all)")
+    add("--image-size", type=int, default=64, metavar="N", help="side of the images (default: %(default)s)")
+    add("--batch-size", type=int, default=BATCH, metavar="N", help="images per step (default: %(default)s)")
+    add("--device", default="cpu", metavar="NAME", help="cpu, cuda:0, mps … (default: %(default)s)")
+    add("--amp-dtype", choices=AMP_DTYPES, help="type of matrix products (default: float32 on a CPU, else auto)")
+    add("--report", action="store_true", help="write the tables of what is done; train nothing")
+    add("--redo", choices=STAGES[:3], help="run this stage and those after it again; their products are replaced")
+    return parser
+
+
+def run(given: Namespace) -> None:
+    """The study that the command line describes.
+
+    Raises:
+        NNStretchError: what was found, what was wanted and what to do.
+    """
+    let_idle_threads_sleep()
+    options = DenseOptions(
+        given.output,
+        seeds=given.seeds,
+        tables=tuple(given.tasks.split(",")),
+        epochs=given.epochs,
+        retrain_epochs=given.retrain_epochs,
+        epoch_images=given.epoch_images,
+        held_out=given.held_out,
+        redo=given.redo,
+        image_size=given.image_size,
+        batch_size=given.batch_size,
+        device=given.device,
+        amp_dtype=given.amp_dtype,
+        lr=given.lr,
+        retrain_lr=given.retrain_lr,
+        blockwise_epochs=given.blockwise_epochs,
+        teaching=given.teaching,
+    )
+    with reporting(as_json=given.json) as report:
+        study = DenseStudy(options, report, "go on with the same command, without --redo")
+        results = study.write() if given.report else study.run()
+        report.show(tables(results))
+        report.finish({"results": results, "elsewhere": study.elsewhere})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

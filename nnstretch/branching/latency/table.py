@@ -25,6 +25,7 @@ from nnstretch.branching.design.cost import part_cost
 from nnstretch.branching.design.equal_macs import equal_macs_counts, whole_plan
 from nnstretch.branching.design.from_choices import segment_cost
 from nnstretch.branching.latency.prediction import LatencyPredictor
+from nnstretch.branching.latency.row_seconds import RowSeconds
 from nnstretch.branching.latency.split_layers import Home, InBands, SplitCost, SplitLayers
 from nnstretch.branching.latency.workloads import (
     LayerFamily,
@@ -37,7 +38,7 @@ from nnstretch.branching.latency.workloads import (
 from nnstretch.branching.tracing.operators import channels_of, shape_of
 from nnstretch.branching.tracing.trace import Segment
 from nnstretch.errors import DesignError
-from nnstretch.graph.layer import Layer, TensorType
+from nnstretch.graph.layer import TensorType
 from nnstretch.graph.slices import LEAST_SHARE
 
 _KNOTS = 4  # latencies are interpolated linearly between multiples of 1/4 of the original channels
@@ -68,12 +69,9 @@ class LatencyTable:
         predictor: of latencies.
         processors: number of processors.
         splits: whether layers of segments without branches, and of the head, may be split over processors.
-        workloads: distinct layers predicted so far, with the processor.
         corrections: (block, processor) -> measured over predicted seconds (alone) of the last branch that ran
             there with this block; the number of blocks stands for the head.
-        unpredicted: operators without a routine on any processor. They take the same time in every design, so they
-            count as zero.
-        fuses: whether some fused routine was predicted to save time.
+        rows: predictions of rows of layers.
         version: how often the cached latencies were cleared.
     """
 
@@ -81,10 +79,8 @@ class LatencyTable:
     predictor: LatencyPredictor
     processors: int
     splits: bool = False
-    workloads: set[tuple[int, str]] = field(default_factory=set)
     corrections: dict[tuple[int, int], float] = field(default_factory=dict)
-    unpredicted: set[str] = field(default_factory=set)
-    fuses: bool = field(default=False, init=False)
+    rows: RowSeconds = field(init=False)
     version: int = field(default=0, init=False)
     _families: dict[tuple[ChannelPlan, tuple[int, ...], bool], LayerFamily] = field(default_factory=dict)
     _kinds: dict[tuple[int, str, str], VaryingLayer] = field(default_factory=dict)
@@ -95,13 +91,15 @@ class LatencyTable:
     _blocks: dict[int, tuple[float, ...]] = field(default_factory=dict)
     _originals: dict[Segment, tuple[float, ...]] = field(default_factory=dict)
     _merges: dict[tuple[int, tuple[int, ...]], float] = field(default_factory=dict)
-    _gains: dict[tuple[Layer, Layer, int], float] = field(default_factory=dict)
     _meetings: dict[tuple[TensorType, Home, Home], float] = field(default_factory=dict)
     _meetings_at: dict[tuple[int, int, Home, Home], float] = field(default_factory=dict)
     _splits: dict[tuple[ChannelPlan, tuple[tuple[int, bool], ...], Home, Home], SplitCost] = field(default_factory=dict)
     _bands: dict[tuple[int, int, bool], InBands | None] = field(default_factory=dict)
     _towers: dict[tuple[HeadChoice, tuple[int, ...]], float] = field(default_factory=dict)
     _controls: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rows = RowSeconds(self.predictor, self.processors)
 
     def branch(self, segment: Segment, choice: BranchChoice, in_channels: int, *, exact: bool) -> BranchCost:
         """Cost of a branch; the latency of the layers that read its input is interpolated."""
@@ -116,7 +114,7 @@ class LatencyTable:
     def branch_seconds(self, segment: Segment, choice: BranchChoice, reads: ReadChannels = ORIGINAL) -> float:
         """Seconds of a branch that reads tensors with these channels, without interpolation."""
         plan, counts = self.blueprint.plan(segment, choice), self.blueprint.counts(segment, choice)
-        return self._ask(part_layers(plan, counts, reads), choice.processor)
+        return self.rows.seconds(part_layers(plan, counts, reads), choice.processor)
 
     def original(self, segment: Segment) -> tuple[float, ...]:
         """Seconds of the original blocks on every processor."""
@@ -155,7 +153,9 @@ class LatencyTable:
         except DesignError:  # a control cannot be made, either
             return macs / original
         rows = [part_layers(plan, some) for some in (narrow, counts)]
-        controls, originals = ([self._ask(row, processor) for processor in range(self.processors)] for row in rows)
+        controls, originals = (
+            [self.rows.seconds(row, processor) for processor in range(self.processors)] for row in rows
+        )
         seconds = min(originals)
         return min(1.0, controls[originals.index(seconds)] / seconds) if seconds else macs / original
 
@@ -177,7 +177,7 @@ class LatencyTable:
         known = [some for some in times if any(map(math.isfinite, some))]
         sums = [sum(some) for some in zip(*known, strict=True)]
         # Fused routines are assumed to save the same share of split layers.
-        saved = [self._saved(row, p) / total for p, total in enumerate(sums) if total and math.isfinite(total)]
+        saved = [self.rows.saved(row, p) / total for p, total in enumerate(sums) if total and math.isfinite(total)]
         return sum(_divided(some, groups) for some in known) * (1 - max(saved, default=0.0))
 
     def _block_seconds(self, block: int) -> tuple[float, ...]:
@@ -193,7 +193,7 @@ class LatencyTable:
         """Seconds of the head; interpolated over the channels of its source if its skip inputs are original."""
         plan, counts = self.blueprint.head, kept_counts(self.blueprint.head, 1.0)
         if any(skip in reads for skip in plan.skips):
-            return self._ask(part_layers(plan, counts, reads), processor)
+            return self.rows.seconds(part_layers(plan, counts, reads), processor)
         source = inputs_of(plan, reads)[plan.source]
         return self._family_seconds(self._family(plan, counts, exact=source.exact), source.channels, processor)
 
@@ -207,7 +207,7 @@ class LatencyTable:
         key = (choice, inputs)
         if key not in self._towers:
             counts = kept_counts(plan, choice.width, self.blueprint.multiple)
-            self._towers[key] = self._ask(part_layers(plan, counts, reads), choice.processor)
+            self._towers[key] = self.rows.seconds(part_layers(plan, counts, reads), choice.processor)
         return self._towers[key]
 
     def tail(self, reads: ReadChannels = ORIGINAL) -> float:
@@ -216,7 +216,7 @@ class LatencyTable:
         if not plan.nodes:
             return 0.0
         layers = part_layers(plan, kept_counts(plan, 1.0), reads)
-        return min(self._ask(layers, processor) for processor in range(self.processors))
+        return min(self.rows.seconds(layers, processor) for processor in range(self.processors))
 
     def head_meeting(self, group: Home) -> float:
         """Seconds until a group of processors can read what its branches of the head have computed."""
@@ -249,8 +249,9 @@ class LatencyTable:
         """Clears all cached latencies, because the predictor has new measurements."""
         self.version += 1
         layers = (self._fixed, self._knots, self._costs, self._blocks, self._originals)
-        for known in (*layers, self._merges, self._gains, self._splits, self._bands, self._towers, self._controls):
+        for known in (*layers, self._merges, self._splits, self._bands, self._towers, self._controls):
             known.clear()
+        self.rows.forget()
         self.__dict__.pop("_split_layers", None)
 
     def merging(self, block: int, channels: Sequence[int]) -> float:
@@ -261,7 +262,7 @@ class LatencyTable:
         if key not in self._merges:
             shapes = [self.shape_before(block, each) for each in channels]
             layers = LayerRow(tuple(merge_layers(self.blueprint.merge, shapes)))
-            self._merges[key] = min(self._ask(layers, processor) for processor in range(self.processors))
+            self._merges[key] = min(self.rows.seconds(layers, processor) for processor in range(self.processors))
         return self._merges[key]
 
     def meeting(self, block: int, channels: int, writers: Home, readers: Home) -> float:
@@ -353,7 +354,7 @@ class LatencyTable:
         whole = self.original(Segment(0, len(self.blueprint.traced.blocks)))
         seconds = min(body + self.head(processor) for processor, body in enumerate(whole))
         least = LEAST_SHARE * seconds if math.isfinite(seconds) else math.inf
-        return SplitLayers(self.predictor, self._passing, least, self.workloads)
+        return SplitLayers(self.predictor, self._passing, least, self.rows.workloads)
 
     def contention_factor(self, segment: Segment, processor: int, together: Collection[int]) -> float:
         """Contention factor of a branch while all processors in `together`, its own among them, work.
@@ -396,7 +397,7 @@ class LatencyTable:
         varying = sum(self._varying_seconds(layer, channels, processor) for layer in family.varying)
         key = (family, processor)
         if key not in self._fixed:
-            self._fixed[key] = self._ask(family.fixed, processor)
+            self._fixed[key] = self.rows.seconds(family.fixed, processor)
         return self._fixed[key] + varying
 
     def _varying_seconds(self, layer: VaryingLayer, channels: int, processor: int) -> float:
@@ -412,41 +413,8 @@ class LatencyTable:
     def _at_knot(self, layer: VaryingLayer, channels: int, processor: int) -> float:
         key = (layer, channels, processor)
         if key not in self._knots:
-            self._knots[key] = self._ask(LayerRow((layer.at(channels),)), processor)
+            self._knots[key] = self.rows.seconds(LayerRow((layer.at(channels),)), processor)
         return self._knots[key]
-
-    def _ask(self, row: LayerRow, processor: int) -> float:
-        self.workloads.update((processor, layer.workload) for layer in row.layers)
-        seconds = self.predictor.seconds(list(row.layers), processor)
-        if math.isfinite(seconds):
-            return seconds - self._saved(row, processor)
-        return self.predictor.seconds([layer for layer in row.layers if self._is_predicted(layer)], processor)
-
-    def _saved(self, row: LayerRow, processor: int) -> float:
-        """Seconds saved by fused routines for pairs of layers, each layer in one pair at most."""
-        before = saved = 0.0  # without and with the current layer
-        for number in range(len(row.layers) - 1):
-            gain = self._gain(row, number, processor) if number in row.pairs else 0.0
-            before, saved = saved, max(saved, before + gain)
-        return saved
-
-    def _gain(self, row: LayerRow, number: int, processor: int) -> float:
-        """Seconds by which a fused routine is faster than the two layers in sequence, or zero."""
-        first, second = row.layers[number : number + 2]
-        key = (first, second, processor)
-        if key not in self._gains:
-            together = self.predictor.fused_seconds(row.joined[number], processor)
-            alone = self.predictor.seconds([first, second], processor) if math.isfinite(together) else 0.0
-            self._gains[key] = max(0.0, alone - together)
-            self.fuses = self.fuses or self._gains[key] > 0
-        return self._gains[key]
-
-    def _is_predicted(self, layer: Layer) -> bool:
-        """Whether some processor can compute a layer; if not, records its operator."""
-        if any(math.isfinite(self.predictor.seconds([layer], p)) for p in range(self.processors)):
-            return True
-        self.unpredicted.add(layer.op.removeprefix("onnx:"))
-        return False
 
 
 def _divided(seconds: Sequence[float], groups: Sequence[Mapping[int, float]]) -> float:

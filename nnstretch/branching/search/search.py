@@ -190,7 +190,7 @@ class _Search:
 
     def _report_progress(self, done: int, total: int, what: str) -> None:
         """Reports progress with the number of distinct layers predicted so far."""
-        self.options.progress(done, total, f"{what}, {counted(len(self.latencies.workloads), 'layer')} so far")
+        self.options.progress(done, total, f"{what}, {counted(len(self.latencies.rows.workloads), 'layer')} so far")
 
     def _compare_processors(self) -> None:
         """Requests the contention factors of all groups of processors, which may have to be measured first."""
@@ -409,7 +409,7 @@ class _Search:
             boundaries=tuple(boundaries[1:-1]),
             pruning=pruning_steps(boundaries, statistics, latencies.processors),
             transitions=self.transitions,
-            predicted_workloads=len(latencies.workloads),
+            predicted_workloads=len(latencies.rows.workloads),
             original_ms=tuple(1e3 * seconds for seconds in original_seconds(latencies)),
             measured_ms=self.measured_ms,
             cut_short=self.cut_short,
@@ -419,7 +419,7 @@ class _Search:
             head_ms=tuple(1e3 * seconds for seconds in head_seconds(latencies)),
             front=tuple(FrontPoint(1e3 * network.seconds, network.macs) for network in self.front),
             predictions={design.id: prediction for design, prediction in made},
-            unpredicted=tuple(sorted(latencies.unpredicted)),
+            unpredicted=tuple(sorted(latencies.rows.unpredicted)),
             unbranched=self.comparison.fastest,
             branched_ms=self.comparison.branched_ms,
             stays_unbranched=not any(design.meeting_points for design, _ in made),

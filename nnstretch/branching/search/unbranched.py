@@ -101,7 +101,7 @@ def unbranched_plans(
     if latencies.splits:  # bands meet less often than split blocks
         least = min(least, split_seconds(latencies, ways))
     # Routines that fuse layers of adjacent blocks save what the estimate does not know.
-    if slowest < least and not latencies.fuses:
+    if slowest < least and not latencies.rows.fuses:
         return []
     plans = _plans(latencies)
     best = min(plans, key=lambda plan: plan.seconds)

@@ -137,7 +137,7 @@ def test_fused_pairs_save_what_the_best_choice_of_pairs_saves(data: st.DataObjec
         if all(b - a > 1 for a, b in itertools.pairwise(chosen)):
             alone = sum(t for n, t in enumerate(times) if n not in chosen and n - 1 not in chosen)
             best = min(best, alone + sum(transitions[n] for n in chosen))
-    assert latencies._ask(LayerRow(layers, frozenset(transitions)), 0) == pytest.approx(best)
+    assert latencies.rows.seconds(LayerRow(layers, frozenset(transitions)), 0) == pytest.approx(best)
 
 
 def test_fetching_inputs_is_part_of_the_branches() -> None:

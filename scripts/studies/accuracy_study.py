@@ -17,14 +17,14 @@ from pathlib import Path
 
 from nnstretch.bench.accuracy.results import MODELS, ORIGINAL, TABLES, tables
 from nnstretch.cli.console import exit_status, reporting, script_parser
-from nnstretch.cli.job.accuracy_study import (
+from nnstretch.cli.job.accuracy_study import AccuracyStudy
+from nnstretch.cli.job.study_options import (
     ABLATED,
     BATCH,
     IMAGE_SIZE,
     RETRAINING,
     STAGES,
     TRAINING,
-    AccuracyStudy,
     StudyOptions,
 )
 from nnstretch.cli.training import let_idle_threads_sleep

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from nnstretch.bench.accuracy.results import TASKS, tables
 from nnstretch.cli.console import exit_status, reporting, script_parser
-from nnstretch.cli.job.accuracy_study import STAGES
 from nnstretch.cli.job.dense_study import BATCH, RATE, DenseOptions, DenseStudy
+from nnstretch.cli.job.study_options import STAGES
 from nnstretch.cli.training import let_idle_threads_sleep
 from nnstretch.training.recipe import AMP_DTYPES
 

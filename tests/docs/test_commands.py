@@ -32,7 +32,7 @@ from scripts.run_docs import (
 )
 from tests.kits.processes.fork_server import Forks
 
-KINDS = {"bash", "python", "yaml", "c", "json", "text", "xml", "{toctree}", "{eval-rst}"}
+KINDS = {"bash", "python", "py", "yaml", "c", "json", "text", "xml", "{toctree}", "{eval-rst}"}
 REPLACED = {
     # Tests share the cores, so meeting points cost more than on a reader's machine.
     "nnstretch stretch": "nnstretch stretch --alpha 100 --beta 100",

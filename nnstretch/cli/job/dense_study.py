@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.bench.accuracy.results import ALONE, DENSE_STAGES, DETECTION, ORIGINAL, TASKS
-from nnstretch.cli.job.accuracy_study import AccuracyStudy, SeedStudy, StudyOptions
+from nnstretch.cli.job.accuracy_study import AccuracyStudy, SeedStudy
+from nnstretch.cli.job.study_options import StudyOptions
 from nnstretch.errors import UsageError
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from nnstretch.bench.kept_answers import command_answer
-from nnstretch.cli.job.accuracy_study import COMMON, IMAGE_SIZE, RETRAINING, TRAINING
 from nnstretch.cli.job.stages import Answer, Job, Stage
+from nnstretch.cli.job.study_options import COMMON, IMAGE_SIZE, RETRAINING, TRAINING
 from nnstretch.cli.options import make_directory
 from nnstretch.errors import UsageError
 from nnstretch.support.settings import write_text

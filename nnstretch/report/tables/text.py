@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from nnstretch.graph.layer import FUSION_GROUP
 from nnstretch.support.words import counted
 
 if TYPE_CHECKING:
@@ -69,6 +68,8 @@ def parameters_text(parameters: Mapping[str, int]) -> str:
 
 def operator_text(op: str) -> str:
     """An operator as people read it: a fusion group has no operator of its own."""
+    from nnstretch.graph.layer import FUSION_GROUP
+
     return "fused layers" if op == FUSION_GROUP else op
 
 

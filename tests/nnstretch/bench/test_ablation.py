@@ -12,7 +12,7 @@ import torch
 from nnstretch.api.options import CompileOptions
 from nnstretch.bench.ablation.ablation import ablate
 from nnstretch.bench.ablation.answer import comparison_answer
-from nnstretch.bench.ablation.result import SPLIT
+from nnstretch.bench.ablation.result import PLACED, SPLIT
 from nnstretch.bench.timing import (
     MeasurementOptions,
     TimingOptions,
@@ -216,10 +216,11 @@ def test_a_network_without_branches_runs_where_it_is_predicted_to(place: str, gr
     assert not ablation.branches
     answer = comparison_answer("net", ablation, made, describe_machine(CORES), unbranched="why")
     document = branching_document(answer)
-    assert f"the original network, {rows[0].how}, on {where}." in document.lead
+    named = f"{rows[0].how}, {'of' if rows[0].how.startswith(PLACED) else 'on'} {where}"
+    assert f"the original network, {named}." in document.lead
     titles = [section.title for section in document.sections]
     assert ("The same steps, one after another" in titles) == (place == "several")
-    assert any(meaning.startswith(f"not branched, {rows[0].how}, on {where}") for _, meaning in document.headline)
+    assert any(meaning.startswith(f"not branched, {named}") for _, meaning in document.headline)
     shown = next(section for section in document.sections if section.title == "The network").panel
     assert shown is not None
     legend = {name for name in {both, *map(str, specs)} if f">{name}<" in "".join(shown[1])}

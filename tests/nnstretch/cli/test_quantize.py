@@ -113,7 +113,7 @@ def test_weights_that_lose_less(cli: Cli, command: tuple[str, ...]) -> None:
 def test_adaptive_rounding(cli: Cli, command: tuple[str, ...]) -> None:
     status, out, err = cli(*command, "--rounding", "adaptive")
     assert (status, err) == (0, "")
-    head, _, *rows, _, _, last = (line for line in out.splitlines() if line.strip())
+    head, _, *rows, _, last = (line for line in out.splitlines() if line.strip())
     assert head.split() == ["layer", "operator", "error,", "nearest", "error,", "adaptive", "weights", "changed"]
     assert [row.split()[0] for row in rows] == ["c1", "c2", "c3", "y"]
     assert " of 4 layers rounded adaptively; output error" in last

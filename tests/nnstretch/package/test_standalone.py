@@ -497,7 +497,7 @@ def test_damaged_files(small: Case, tmp_path: Path) -> None:
     refuses(small.executable, "-m", tmp_path / "a", words=["copy it again"])
     flipped = changed(small, tmp_path / "a", lambda c: c.__setitem__(200, c[200] ^ 4), mend=False)
     refuses(small.executable, "-m", flipped, words=["checksum"])
-    for other in (1, 10):
+    for other in (1, 18):
         file = changed(small, tmp_path / "a", partial(_set_format, other))
         refuses(small.executable, "-m", file, words=[f"format {other}", "nnstretch compile MODEL --standalone"])
 
@@ -621,8 +621,8 @@ def test_files_that_sessions_refuse(small: Case, network: Path, tmp_path: Path) 
             StandaloneSession(tmp_path / "a.nnm")
     with pytest.raises(PackageError, match="checksum"):
         StandaloneSession(changed(small, tmp_path / "a.nnm", lambda c: c.__setitem__(-1, c[-1] ^ 4), mend=False))
-    with pytest.raises(PackageError, match="format 10"):
-        StandaloneSession(changed(small, tmp_path / "a.nnm", partial(_set_format, 10)))
+    with pytest.raises(PackageError, match="format 18"):
+        StandaloneSession(changed(small, tmp_path / "a.nnm", partial(_set_format, 18)))
     other = next(isa for isa in ISAS if isa.architecture != local_isa().architecture)
     write_model_file(planned(network, BuildTarget(other), 1), "small", other, tmp_path / "a.nnm")
     with pytest.raises(PackageError, match=f"{other.name}.*--target {local_isa().name}"):

@@ -36,7 +36,8 @@ from nnstretch.bench.accuracy.results import (
 from nnstretch.branching.design.accounting import count_macs
 from nnstretch.cli.console import silent_reporter
 from nnstretch.cli.job import accuracy_study as study
-from nnstretch.cli.job.accuracy_study import ABLATED, AccuracyStudy, StudyOptions
+from nnstretch.cli.job.accuracy_study import AccuracyStudy
+from nnstretch.cli.job.study_options import ABLATED, StudyOptions
 from nnstretch.cli.training import event_shown
 from nnstretch.errors import FileError, StoppedError, UsageError
 from nnstretch.support.locks import lock_folder

@@ -2,7 +2,8 @@
 
 The fenced blocks of a page run in order in a temporary folder. A `python` or `yaml` block whose first line is a comment with a
 file name is saved as that file, other `python` and `bash` blocks are executed, and a `text` block that follows one of those is
-its output. With `--record` the output of this run replaces it: do that on a quiet machine.
+its output. With `--record` the output of this run replaces it: do that on a quiet machine. A `py` block is Python that needs
+packages of no extra, and does not run.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from nnstretch.branching.design.accounting import count_macs
 from nnstretch.cli.console import silent_reporter
 from nnstretch.cli.job import accuracy_study as study
 from nnstretch.cli.job.accuracy_study import AccuracyStudy
-from nnstretch.cli.job.study_options import ABLATED, StudyOptions
+from nnstretch.cli.job.study_options import ABLATED, COMMON, StudyOptions
 from nnstretch.cli.training import event_shown
 from nnstretch.errors import FileError, StoppedError, UsageError
 from nnstretch.support.locks import lock_folder
@@ -66,7 +66,7 @@ def tiny_network(num_classes: int, factor: int = 1) -> nn.Module:
 def make_tiny(patch: pytest.MonkeyPatch) -> None:
     """Makes the study's network small."""
     patch.setattr(networks, "NETWORKS", {"resnet34": tiny_network})
-    patch.setattr(study, "COMMON", {**study.COMMON, "precise_bn_samples": 0})
+    patch.setattr(study, "COMMON", {**COMMON, "precise_bn_samples": 0})
 
 
 @pytest.fixture

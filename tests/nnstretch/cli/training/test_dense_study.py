@@ -29,6 +29,7 @@ from nnstretch.branching.design.accounting import count_macs
 from nnstretch.cli.console import silent_reporter
 from nnstretch.cli.job import accuracy_study
 from nnstretch.cli.job.dense_study import DenseOptions, DenseStudy
+from nnstretch.cli.job.study_options import COMMON
 from nnstretch.support.progress import silent
 from nnstretch.training.tasks.yolo import YoloHead
 
@@ -63,7 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
 def narrow(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dense_networks, "_WIDTHS", (8, 8, 16, 16))
     patch.setattr(dense_networks, "_NECK", 16)
-    patch.setattr(accuracy_study, "COMMON", {**accuracy_study.COMMON, "precise_bn_samples": 0})
+    patch.setattr(accuracy_study, "COMMON", {**COMMON, "precise_bn_samples": 0})
 
 
 def run(folder: Path, **changes: Any) -> Results:

@@ -69,20 +69,20 @@ def test_tuned_designs_are_not_searched_for_parameters(monkeypatch: pytest.Monke
     assert run_design.tuned(export(network.eval(), image)).plan.steps
 
 
-def print_seconds_by_place() -> None:
+def seconds_by_place() -> tuple[float, float, float]:
     """Seconds of a network without branches on either core, and on both."""
     image, network = torch.zeros(1, 3, 128, 128), nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU())
     processors = build_processors(PROCESSORS)
     run_design = design_runner(processors, image, latency_predictor(processors, learned=False))
     assert run_design is not None
     run = UnbranchedRunner(run_design, lambda: export(network, image))
-    print(run(0, ""), run(1, ""), run(None, f"cpu:{CORES[0]}+{CORES[1]}*10:1"))
+    return run(0, ""), run(1, ""), run(None, f"cpu:{CORES[0]}+{CORES[1]}*10:1")
 
 
 @needs_two_cores
 def test_a_network_without_branches_runs_where_it_is_asked_to() -> None:
     """A slow core tells the places apart, in a process without sessions of other tests, whose threads are not slow."""
-    code = f"from {__name__} import print_seconds_by_place; print_seconds_by_place()"
+    code = f"from {__name__} import seconds_by_place; print(*seconds_by_place())"
     environment = {**os.environ, "NNSTRETCH_CORE_SPEEDS": f"{CORES[1]}:0.1"}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=250)

@@ -12,6 +12,7 @@ there is. Errors in models, files, processors and values of options are `NNStret
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from nnstretch.errors import (
@@ -30,6 +31,9 @@ from nnstretch.errors import (
 )
 
 __version__ = "0.1.0"
+
+# ONNX Runtime is loaded after this. It would report its use to a server of others, and leave files in the user's folders.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from nnstretch.api.compile import compile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -33,6 +34,7 @@ BASE = {
 }
 BASE |= {"nnstretch", "packaging", "safetensors", "typer", "yaml", "ziglang", *sys.stdlib_module_names}
 BASE |= {"google", "markupsafe"}  # protobuf comes with onnx, markupsafe with jinja2
+TELEMETRY = "ORT_DISABLE_TELEMETRY"
 HANDLED = {"tflite_runtime"}
 """A library that is in no extra: the older name of LiteRT, tried where that is absent."""
 
@@ -194,3 +196,15 @@ for call in ("create_model('resnet18')", "stretch(None, None, 'cpu:0,cpu:1')", "
 """
     ended = without_extras(folder, code)
     assert ended.stdout.count("nnstretch[train]") == 3, ended.stderr
+
+
+@pytest.mark.parametrize(("given", "is_there"), [(None, False), ("0", True)])
+def test_onnx_runtime_reports_nothing_unless_the_user_says_so(
+    given: str | None, is_there: bool, tmp_path: Path
+) -> None:
+    """Where it does, it keeps the number of its session in the folder of temporary files."""
+    environment = {name: text for name, text in os.environ.items() if name != TELEMETRY}
+    environment |= {"TMPDIR": str(tmp_path), "HOME": str(tmp_path), **({TELEMETRY: given} if given else {})}
+    command = [sys.executable, "-c", "import nnstretch, onnxruntime"]
+    subprocess.run(command, env=environment, check=True, timeout=60)
+    assert any(tmp_path.iterdir()) == is_there

@@ -199,8 +199,10 @@ def core_speeds() -> dict[int, float]:
 
 
 @cache
-def remove_stale(folder: Path, prefix: str = TEMPORARY_PREFIX, suffix: str = TEMPORARY_SUFFIX) -> None:
-    """Removes what killed processes left in a folder: this user's temporary files and folders older than a day.
+def remove_stale(
+    folder: Path, prefix: str = TEMPORARY_PREFIX, suffix: str = TEMPORARY_SUFFIX, age: float = _STALE
+) -> None:
+    """Removes what killed processes left in a folder: this user's old temporary files and folders.
 
     Looks once per process, and removes what it can.
 
@@ -208,12 +210,13 @@ def remove_stale(folder: Path, prefix: str = TEMPORARY_PREFIX, suffix: str = TEM
         folder: where they are.
         prefix: begin of their names.
         suffix: end of their names.
+        age: seconds since their last change, from which on they are old; 0 where this process alone writes.
     """
     with suppress(OSError, ValueError):
         for entry in os.scandir(folder):
             if entry.name.startswith(prefix) and entry.name.endswith(suffix):
                 status = entry.stat(follow_symlinks=False)
-                if status.st_uid != os.getuid() or status.st_mtime > time.time() - _STALE:
+                if status.st_uid != os.getuid() or status.st_mtime > time.time() - age:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)

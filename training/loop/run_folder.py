@@ -29,7 +29,7 @@ from torch import nn
 
 from nnstretch.errors import FileError, UsageError
 from nnstretch.support.locks import lock_folder
-from nnstretch.support.settings import atomic_write, write_text
+from nnstretch.support.settings import atomic_write, remove_stale, write_text
 from nnstretch.training.loop.checkpoint import Checkpoint
 from nnstretch.training.recipe_files import save_recipe
 from nnstretch.training.weights import save_weights
@@ -117,6 +117,7 @@ class RunFolder:
             raise FileError(
                 f"cannot write to {options.folder}: {error.strerror}; choose another folder with --run-dir"
             ) from error
+        remove_stale(checkpoints, age=0)
         self._board: Any = None  # opened when it is known which step comes next
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from nnstretch.branching.transform.network import BranchedNetwork
 from nnstretch.errors import FileError, ModelError, StoppedError, UsageError
 from nnstretch.support.image_size import ImageSize
+from nnstretch.support.settings import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
 from nnstretch.training.data import load_dataset
 from nnstretch.training.data.split import ArraySplit, Dataset
 from nnstretch.training.distillation.blockwise import BlockwiseStart
@@ -290,6 +291,16 @@ def test_two_trainings_cannot_share_a_folder(few: Dataset, tmp_path: Path) -> No
         train(digit_network(), few, RECIPE, run=RunOptions(tmp_path))
     folder.close()
     train(digit_network(), few, replace(RECIPE, epochs=1), run=RunOptions(tmp_path))
+
+
+def test_what_a_killed_training_was_writing_is_removed(few: Dataset, tmp_path: Path) -> None:
+    options = RunOptions(tmp_path)
+    part = options.last.parent / f"{TEMPORARY_PREFIX}last.safetensors.abc{TEMPORARY_SUFFIX}"
+    part.parent.mkdir()
+    part.write_bytes(b"half of it")
+    train(digit_network(), few, replace(RECIPE, epochs=1), run=options)
+    assert options.last.exists()
+    assert not part.exists()
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(

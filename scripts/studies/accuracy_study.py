@@ -75,24 +75,11 @@ def run(given: Namespace) -> None:
         NNStretchError: what was found, what was wanted and what to do.
     """
     let_idle_threads_sleep()
-    options = StudyOptions(
-        given.output,
-        tuple(given.models.split(",")) if given.models is not None else None,
-        given.seeds,
-        tuple(given.tables.split(",")),
-        given.epochs,
-        given.retrain_epochs,
-        given.epoch_images,
-        given.held_out,
-        given.redo,
-        given.image_size,
-        given.width,
-        given.batch_size,
-        given.device,
-        given.amp_dtype,
-        given.lr,
-        given.retrain_lr,
-        given.blockwise_epochs,
+    options = StudyOptions.of(
+        given,
+        folder=given.output,
+        models=None if given.models is None else tuple(given.models.split(",")),
+        tables=tuple(given.tables.split(",")),
     )
     with reporting(as_json=given.json) as report:
         study = AccuracyStudy(options, report, "go on with the same command, without --redo")

@@ -59,24 +59,7 @@ def run(given: Namespace) -> None:
         NNStretchError: what was found, what was wanted and what to do.
     """
     let_idle_threads_sleep()
-    options = DenseOptions(
-        given.output,
-        seeds=given.seeds,
-        tables=tuple(given.tasks.split(",")),
-        epochs=given.epochs,
-        retrain_epochs=given.retrain_epochs,
-        epoch_images=given.epoch_images,
-        held_out=given.held_out,
-        redo=given.redo,
-        image_size=given.image_size,
-        batch_size=given.batch_size,
-        device=given.device,
-        amp_dtype=given.amp_dtype,
-        lr=given.lr,
-        retrain_lr=given.retrain_lr,
-        blockwise_epochs=given.blockwise_epochs,
-        teaching=given.teaching,
-    )
+    options = DenseOptions.of(given, folder=given.output, tables=tuple(given.tasks.split(",")))
     with reporting(as_json=given.json) as report:
         study = DenseStudy(options, report, "go on with the same command, without --redo")
         results = study.write() if given.report else study.run()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from nnstretch.bench.accuracy.results import MODELS, ORIGINAL, QUARTER, STAGES_OF, TABLES
 from nnstretch.errors import UsageError
@@ -101,6 +102,16 @@ class StudyOptions:
     def _names(self) -> tuple[tuple[str, Sequence[str], Sequence[str]], ...]:
         """Options that name something, with what is given and what there is."""
         return ("--models", self.models or (), MODELS), ("--tables", self.tables, (*STAGES_OF,))
+
+    @classmethod
+    def of(cls, given: Namespace, **others: Any) -> Self:
+        """The options that arguments of a command line name as the fields are named, and others.
+
+        Raises:
+            UsageError: there is no such network or table, or a number is out of range.
+        """
+        names = {field.name for field in fields(cls)} - others.keys()
+        return cls(**{name: getattr(given, name) for name in names if hasattr(given, name)}, **others)
 
     @property
     def images(self) -> Path:

@@ -93,7 +93,7 @@ class StoredSplit(ImagesInMemory):
 
 
 @dataclass(frozen=True, eq=False)
-class StoredScenes(SpatialImages):
+class StoredScenes(ImagesInMemory, SpatialImages):
     """Generated images with boxes or masks, which cost little to draw and are not stored.
 
     Attributes:
@@ -101,16 +101,6 @@ class StoredScenes(SpatialImages):
     """
 
     files: ImageFiles
-
-    @property
-    def in_memory(self) -> bool:
-        """They are: no other process need load them."""
-        return True
-
-    @property
-    def may_be_unreadable(self) -> bool:
-        """They cannot."""
-        return False
 
     def raw(self, index: int, epoch: int) -> Pixels:
         """The image at ``index``."""
@@ -134,11 +124,7 @@ def stored_textures(
         held_out: number of validation images and of test images; None: all.
         data: "textures" or "textures:CLASSES".
     """
-    dataset = load_dataset(data, size)
-    splits: dict[str, Any] = {}
-    for name, files in _files(dataset, folder, "", (epoch_images, held_out, held_out)):
-        splits[name] = StoredSplit(files.source.labels, files.source.preprocessing, files)
-    return replace(dataset, **splits)
+    return _stored(load_dataset(data, size), folder, "", (epoch_images, held_out, held_out))
 
 
 def stored_shapes(
@@ -153,13 +139,20 @@ def stored_shapes(
         held_out: number of validation images and of test images; None: all.
         targets: "boxes" or "masks".
     """
-    dataset = load_dataset(f"shapes:{targets}", size)
-    splits: dict[str, Any] = {}
-    for name, files in _files(dataset, folder, "shapes-", (epoch_images, held_out, held_out)):
-        source = files.source
-        assert isinstance(source, ShapeSplit)
-        splits[name] = StoredScenes(source.preprocessing, source.task, source.labels, files)
+    return _stored(load_dataset(f"shapes:{targets}", size), folder, "shapes-", (epoch_images, held_out, held_out))
+
+
+def _stored(dataset: Dataset, folder: Path, prefix: str, counts: Sequence[int | None]) -> Dataset:
+    """A generated data set whose splits, with the first images of each, have files."""
+    splits: dict[str, Any] = {name: _split(files) for name, files in _files(dataset, folder, prefix, counts)}
     return replace(dataset, **splits)
+
+
+def _split(files: ImageFiles) -> StoredSplit | StoredScenes:
+    source = files.source
+    if isinstance(source, ShapeSplit):
+        return StoredScenes(source.preprocessing, source.task, source.labels, files)
+    return StoredSplit(source.labels, source.preprocessing, files)
 
 
 def _files(

@@ -87,13 +87,12 @@ def _show(report: Reporter, document: Document) -> None:
 
 def _show_table(report: Reporter, title: str, table: Table) -> None:
     """The marked rows first, because only some are shown."""
-    from nnstretch.report.documents.document import cell_text
-
     titles = [name if table.is_text(number) else f">{name}" for number, name in enumerate(table.titles[:_COLUMNS])]
     shown = plain_table(*titles, title=title)
     order = sorted(range(len(table.rows)), key=lambda row: row not in table.marked)
+    cells = table.rows_of_text()
     for row in order[:_SHOWN]:
-        shown.add_row(*map(cell_text, table.rows[row][:_COLUMNS]))
+        shown.add_row(*cells[row][:_COLUMNS])
     report.show(shown)
     left = {"rows": len(order) - _SHOWN, "columns": len(table.titles) - _COLUMNS}
     if more := " and ".join(f"{count} more {what}" for what, count in left.items() if count > 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ class Table:
         marked: indices of rows that stand out.
         bold: row and column of cells that stand out.
         notes: number of columns at the right that hold text, too.
+        mixed: whether the cells of a column are different quantities, as in a list of figures.
     """
 
     titles: Sequence[str]
@@ -33,6 +35,7 @@ class Table:
     marked: frozenset[int] = frozenset()
     bold: frozenset[tuple[int, int]] = frozenset()
     notes: int = 0
+    mixed: bool = False
 
     def is_text(self, column: int) -> bool:
         """Whether a column holds text."""
@@ -42,6 +45,16 @@ class Table:
     def first_note(self) -> int:
         """The first column of the text at the right; the number of columns if there is none."""
         return len(self.titles) - self.notes
+
+    def decimals(self) -> list[int | None]:
+        """Of each column: how many decimals its values are written with; None if each has its own."""
+        columns = list(zip(*self.rows, strict=True))
+        return [None] * len(columns) if self.mixed else list(map(_decimals, columns))
+
+    def rows_of_text(self) -> list[list[str]]:
+        """The cells as people read them."""
+        decimals = self.decimals()
+        return [list(map(cell_text, row, decimals)) for row in self.rows]
 
 
 @dataclass(frozen=True)
@@ -91,15 +104,29 @@ class Document:
     headline: Sequence[tuple[str, str]] = ()
 
 
-def cell_text(value: Cell) -> str:
-    """A value as people read it: four significant digits, two of values near 0, "–" for none."""
+def cell_text(value: Cell, decimals: int | None = None) -> str:
+    """A value as people read it: with so many decimals, else four significant digits, two of values near 0; "–" for none."""
     if value is None:
         return "–"
     if isinstance(value, float):
+        if decimals is not None and (value == 0 or abs(value) >= 0.5 * 10**-decimals):
+            return f"{value:,.{decimals}f}"
         if 0 < abs(value) < _NEAR_ZERO:
             return f"{value:.1e}"
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else value
+
+
+def _decimals(column: Sequence[Cell]) -> int | None:
+    """How many decimals show four digits of the largest value of a column, and two of the smallest if three decimals do.
+
+    None if the column has no finite fractions, or if they are too small to be written so.
+    """
+    sizes = [abs(value) for value in column if isinstance(value, float) and value and math.isfinite(value)]
+    if not sizes or max(sizes) < _NEAR_ZERO:
+        return None
+    largest, smallest = (math.floor(math.log10(size)) for size in (max(sizes), min(sizes)))
+    return max(3 - largest, min(1 - smallest, 3), 0)
 
 
 _UNITS: Sequence[tuple[re.Pattern[str], Callable[[float], str]]] = (
@@ -141,4 +168,4 @@ def compared(documents: Sequence[Document]) -> Section:
         ratio = float(last) / float(first) if numbers and first and last is not None else None
         rows.append([name, *values, ratio])
     titles = ["", *(document.title for document in documents), "last / first"]
-    return Section("Side by side", "", table=Table(titles, rows))
+    return Section("Side by side", "", table=Table(titles, rows, mixed=True))

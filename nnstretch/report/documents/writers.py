@@ -48,7 +48,7 @@ def html(document: Document) -> str:
     headline = document.headline or [figure_text(meaning, value) for meaning, value in figures[:_MOST_FIGURES]]
     sections = [_html_section(section) for section in document.sections]
     if len(figures) > _MOST_FIGURES:
-        rest = Section("Figures", table=Table(["", "value"], figures))
+        rest = Section("Figures", table=Table(["", "value"], figures, mixed=True))
         sections.insert(0, _html_section(rest))
     return render(
         "document.html",
@@ -86,8 +86,8 @@ def _html_rows(table: Table) -> list[list[str]]:
     """The texts of a table's cells, with elements around those that stand out."""
     bold = Markup('<b class="best">{}</b>')
     return [
-        [bold.format(cell_text(cell)) if (i, j) in table.bold else cell_text(cell) for j, cell in enumerate(row)]
-        for i, row in enumerate(table.rows)
+        [bold.format(cell) if (i, j) in table.bold else cell for j, cell in enumerate(row)]
+        for i, row in enumerate(table.rows_of_text())
     ]
 
 
@@ -97,7 +97,8 @@ def _live_data(table: Table) -> str:
         list(map(_compact, column)) if float in set(map(type, column)) else column
         for column in zip(*table.rows, strict=True)
     ]
-    text = json.dumps({"columns": columns, "marked": sorted(table.marked)}, separators=(",", ":"), ensure_ascii=False)
+    data = {"columns": columns, "decimals": table.decimals(), "marked": sorted(table.marked)}
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     return text.replace("<", r"\u003c")
 
 
@@ -113,7 +114,7 @@ def _compact(value: Cell) -> Cell:
 def markdown(document: Document, charts: Mapping[str, str]) -> str:
     """The text; `charts` has the file of each section's chart by its title."""
     lines = [f"# {document.title}", "", document.lead, ""]
-    lines += _markdown_table(Table(["", "value"], list(document.figures.items())))
+    lines += _markdown_table(Table(["", "value"], list(document.figures.items()), mixed=True))
     for section in document.sections:
         lines += ["", f"## {section.title}", ""]
         if section.text:
@@ -135,8 +136,8 @@ def _markdown_table(table: Table) -> list[str]:
     rule = ["---" if table.is_text(number) else "---:" for number in range(len(table.titles))]
     bold = table.bold | {(number, 0) for number in table.marked}
     cells = [
-        [f"**{cell_text(cell)}**" if (i, j) in bold else cell_text(cell) for j, cell in enumerate(cells)]
-        for i, cells in enumerate(table.rows)
+        [f"**{cell}**" if (i, j) in bold else cell for j, cell in enumerate(cells)]
+        for i, cells in enumerate(table.rows_of_text())
     ]
     return [row([str(title) for title in table.titles]), row(rule), *map(row, cells)]
 

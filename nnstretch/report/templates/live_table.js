@@ -4,15 +4,17 @@
 "use strict";
 const ROWS = 100;
 const number = (text) => Number.parseFloat(text.replaceAll(",", ""));
-const shown = (value) => {
+const shown = (value, decimals) => {
   if (value === null) return "–";
   if (typeof value !== "number") return value;
+  const written = decimals !== null && (value === 0 || Math.abs(value) >= 0.5 * 10 ** -decimals);
+  if (written) return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
   if (Number.isInteger(value) || Math.abs(value) >= 1e4) return value.toLocaleString("en-US", { maximumFractionDigits: 0 });
   return Math.abs(value) < 1e-4 ? value.toExponential(1) : String(Number(value.toPrecision(4)));
 };
-const test = (text) => {
+const test = (text, decimals) => {
   const range = /^\s*([-+.\deE]*?)\s*\.\.\s*([-+.\deE]*)\s*$/.exec(text);
-  if (!range) return (value) => String(shown(value)).toLowerCase().includes(text.trim().toLowerCase());
+  if (!range) return (value) => String(shown(value, decimals)).toLowerCase().includes(text.trim().toLowerCase());
   const low = range[1] ? number(range[1]) : -Infinity;
   const high = range[2] ? number(range[2]) : Infinity;
   return (value) => typeof value === "number" && value >= low && value <= high;
@@ -23,7 +25,7 @@ const compare = (a, b) => {
   return rank(a) - rank(b);
 };
 for (const table of document.querySelectorAll("table.live")) {
-  const { columns, marked } = JSON.parse(table.nextElementSibling.textContent);
+  const { columns, decimals, marked } = JSON.parse(table.nextElementSibling.textContent);
   const best = new Set(marked);
   const body = table.tBodies[0];
   const heads = [...table.tHead.rows[0].cells];
@@ -45,7 +47,7 @@ for (const table of document.querySelectorAll("table.live")) {
       if (best.has(row)) made.className = "chosen";
       columns.forEach((column, place) => {
         const cell = made.insertCell();
-        cell.textContent = shown(column[row]);
+        cell.textContent = shown(column[row], decimals[place]);
         if (numeric[place]) cell.className = "number";
       });
       return made;
@@ -58,7 +60,7 @@ for (const table of document.querySelectorAll("table.live")) {
     on.disabled = first + ROWS >= order.length;
   };
   const arrange = () => {
-    const tests = inputs.filter((input) => input.value.trim()).map((input) => [columns[input.dataset.column], test(input.value)]);
+    const tests = inputs.filter((input) => input.value.trim()).map((input) => [columns[input.dataset.column], test(input.value, decimals[input.dataset.column])]);
     order = all.filter((row) => tests.every(([column, passes]) => passes(column[row])));
     const place = heads.findIndex((head) => head.ariaSort);
     if (place >= 0) {
@@ -91,7 +93,7 @@ for (const table of document.querySelectorAll("table.live")) {
     if (!target.dataset?.row || target.firstChild) return;
     const tip = document.createElementNS("http://www.w3.org/2000/svg", "title");
     const row = Number(target.dataset.row);
-    tip.textContent = titles.slice(0, 8).map((title, place) => `${title}: ${shown(columns[place][row])}`).join("\n");
+    tip.textContent = titles.slice(0, 8).map((title, place) => `${title}: ${shown(columns[place][row], decimals[place])}`).join("\n");
     target.append(tip);
   });
   draw();

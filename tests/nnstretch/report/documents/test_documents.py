@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -212,6 +213,23 @@ def test_values_are_escaped() -> None:
 )
 def test_numbers(value: float | None, text: str) -> None:
     assert cell_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("column", "texts"),
+    [
+        ([1.609, 0.0278, None, 0.0007776], ["1.609", "0.028", "–", "0.001"]),
+        ([239.6, 196.0], ["239.6", "196.0"]),
+        ([99.26, 8.0, -100.5], ["99.3", "8.0", "-100.5"]),
+        ([123.456, 0.00012, 0.0], ["123.456", "0.00012", "0.000"]),
+        ([9e-06, 2.5e-05], ["9.0e-06", "2.5e-05"]),
+        ([12345.6, 7.25], ["12,345.6", "7.2"]),
+        ([12, 3.5, math.inf], ["12", "3.500", "inf"]),
+    ],
+)
+def test_values_of_a_column_have_as_many_decimals(column: list[float | None], texts: list[str]) -> None:
+    table = Table(["n", "x"], [["", value] for value in column])
+    assert [row[1] for row in table.rows_of_text()] == texts
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,8 @@ class Compared:
         Raises:
             UsageError: there are others, or none.
         """
+        if self.suite is None and not self.models:
+            raise UsageError(f"{purpose}; give it as MODEL: a name or a file")
         if self.suite is not None or len(self.models) != 1:
             raise UsageError(f"{purpose}; {self.suite or len(self.models)} {'was' if self.suite else 'were'} given")
         return self.models[0]

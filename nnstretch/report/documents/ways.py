@@ -51,18 +51,21 @@ def design_streams_document(answer: Answer) -> Document:
         "best way with branches": named["best_branched"],
         "best alternative": named["best_alternative"],
         "predicted to be the best": named["predicted_best"],
-        "ms an input may take": limit,
         "largest relative error": answer["max_rel_error"],
     }
-    fields = ("network", "how", "images_per_s", "predicted_per_s", "latency_ms", "predicted_latency_ms", "meets_limit")
-    titles = ("network", "how", "images per second", "predicted", "ms of an input", "predicted ms", "meets the limit")
+    fields = ["network", "how", "images_per_s", "predicted_per_s", "latency_ms", "predicted_latency_ms"]
+    titles = ["network", "how", "images per second", "predicted", "ms of an input", "predicted ms"]
+    if limit is not None:
+        figures["ms an input may take"] = limit
+        fields.append("meets_limit")
+        titles.append("meets the limit")
     rows = [[_cell(one.get(field)) for field in fields] for one in results]
     marked = frozenset(number for number, name in enumerate(names) if name == named["best_branched"])
     bars = [
         _bar(name, one["images_per_s"], one["interval_per_s"], "accent" if number in marked else "conv")
         for number, (name, one) in enumerate(zip(names, results, strict=True))
     ]
-    table = Table(titles, rows, texts=2, marked=marked, notes=1)
+    table = Table(titles, rows, texts=2, marked=marked, notes=int(limit is not None))
     failed = answer["onnxruntime_error"]
     lead = (
         f"{counted(answer['streams'], 'stream')}, batch {answer['batch']}.",

@@ -21,6 +21,8 @@ from nnstretch.support.settings import atomic_write, write_text
 
 _MOST_FIGURES = 8
 """At the top of a page; the others stand in a table."""
+_MOST_LARGE_LETTERS = 12
+"""Of a word at the top of a page; more overlap with the next figure."""
 _MOST_ROWS = 500
 """Of a table in a page that needs no script."""
 
@@ -45,9 +47,10 @@ def write(document: Document, path: Path) -> list[Path]:
 def html(document: Document) -> str:
     """One page that needs no network; a script in it pages, sorts and filters the rows of tables that readers can filter."""
     figures = list(document.figures.items())
-    headline = document.headline or [figure_text(meaning, value) for meaning, value in figures[:_MOST_FIGURES]]
+    large = [(meaning, value) for meaning, value in figures if _is_short(value)][:_MOST_FIGURES]
+    headline = document.headline or [figure_text(meaning, value) for meaning, value in large]
     sections = [_html_section(section) for section in document.sections]
-    if len(figures) > _MOST_FIGURES:
+    if len(figures) > (_MOST_FIGURES if document.headline else len(large)):
         rest = Section("Figures", table=Table(["", "value"], figures, mixed=True))
         sections.insert(0, _html_section(rest))
     return render(
@@ -60,6 +63,11 @@ def html(document: Document) -> str:
         live=any(section["data"] for section in sections),
         version=__version__,
     )
+
+
+def _is_short(value: Cell) -> bool:
+    """Whether a figure fits in its column in large letters."""
+    return value is not None and (not isinstance(value, str) or len(value) <= _MOST_LARGE_LETTERS)
 
 
 def _html_section(section: Section) -> Mapping[str, object]:

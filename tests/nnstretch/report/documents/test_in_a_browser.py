@@ -85,3 +85,15 @@ def test_charts_of_a_narrow_page_scroll_and_keep_a_size_that_can_be_read(documen
     title = titled(document, tmp_path / "page.html", script, size=(500, 900))
     screen, page, shrunk, readable = title.split(",")
     assert (page, shrunk, readable) == (screen, "0", "true")
+
+
+def test_large_figures_do_not_overlap(tmp_path: Path) -> None:
+    """Words that are too long for it stand in a table."""
+    figures = {"× the best": 0.753, "a way": "branched, together", "device": "cpu:0", "none": None, "ms of all": 123.4}
+    script = """
+    const large = [...document.querySelectorAll(".figures b")];
+    const inside = large.every((one) => one.scrollWidth <= one.clientWidth);
+    document.title = [large.map((one) => one.textContent).join(" | "), inside];
+    """
+    title = titled(Document("ways", "", figures, ()), tmp_path / "page.html", script)
+    assert title == "0.753× | cpu:0 | 123&nbsp;ms,true"

@@ -155,8 +155,8 @@ def measured_space(
     """Choices with costs that `costs` measures layer by layer and then inside the network; arguments as in `plan_model`.
 
     Places the layers of a graph without a design on the processors if there are several. For a hybrid of types, the best
-    plans in one type are measured inside the network, too, and several processors get the fastest of all
-    (`scheduler.placement.sharing`) unless `keep_types`.
+    plans in one type are measured inside the network, too, and several processors get the fastest of all, which runs decide
+    (`scheduler.placement.sharing`), unless `keep_types`.
 
     Raises:
         UsageError: as `check_dtype`.
@@ -168,7 +168,9 @@ def measured_space(
         for one in TYPES if dtype == HYBRID else ():
             inside(in_type(space, one))
         return inside(space)
-    return shared_out(space, interference_of(space, processors, costs), inside, keep_types=keep_types)
+    site = costs.site
+    runs = (lambda one: site.seconds(_selected(one))) if site.measures else None
+    return shared_out(space, interference_of(space, processors, costs), inside, keep_types=keep_types, runs=runs)
 
 
 def space_of_layers(

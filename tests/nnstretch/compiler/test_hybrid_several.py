@@ -21,6 +21,7 @@ from nnstretch.graph.reference import relative_error, run_proto
 from nnstretch.package.standalone import check_standalone
 from nnstretch.passes import optimize
 from nnstretch.scheduler.costmodel.costs import Estimates
+from nnstretch.scheduler.placement.sharing import NEAR
 from nnstretch.scheduler.planner import choice_space, plan_of
 from nnstretch.scheduler.selection.hybrid import FLOAT32, INT8
 from nnstretch.scheduler.selection.problem import Assignment
@@ -57,7 +58,7 @@ def test_commands_take_several_processors(cli: Cli, int8_file: Path, tmp_path: P
     answer = answer_of(cli("tune", str(int8_file), *options, "-o", plan, "--json"))
     predicted = answer["dtypes"]["predicted_ms"]
     assert set(predicted) == {FLOAT32, INT8, "hybrid"}
-    assert predicted["hybrid"] <= min(predicted.values())
+    assert predicted["hybrid"] <= NEAR * min(predicted.values())
     assert answer["predicted_ms"] == pytest.approx(predicted["hybrid"])
     checked = ("--check", "--max-error", str(ERROR), "--json")
     assert cli("run", str(int8_file), "--plan", plan, *checked)[0] == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from nnstretch.scheduler.selection.hybrid import (
     INT8,
     allowed_in,
     dtypes_of_units,
+    is_mixed,
     only,
     selected,
 )
@@ -134,6 +136,31 @@ def test_a_mixture_is_never_slower_than_one_type(
     if space.placement.pays:
         taken = simulate(plan_of(space, answer.best).plan, costs).total * 1e-9
         assert taken == pytest.approx(space.type_seconds[MIXED], rel=1e-6, abs=1e-8)
+
+
+@needs_two_cores
+@pytest.mark.parametrize(("spread", "near"), [(1.01, True), (2.0, False)])
+@pytest.mark.parametrize("fastest", [FLOAT32, INT8, MIXED])
+def test_runs_decide_between_types_of_nearly_the_same_prediction(spread: float, near: bool, fastest: str) -> None:
+    """The other type is `spread` times as slow on both processors. The first of the runs is disturbed and does not count."""
+    rates = {
+        (core, dtype): 1e-9 * (spread if dtype == FLOAT32 else 1) for core in CORES[:2] for dtype in (FLOAT32, INT8)
+    }
+    costs, ran = Rates(rates), Counter[str]()
+
+    def runs(space: ChoiceSpace) -> list[float]:
+        name = MIXED if is_mixed(space) else FLOAT32 if space.graph.in_float32 else INT8
+        ran[name] += 1
+        return [9.0 if ran[name] == 1 else 1.0 if name == fastest else 2.0] * 5
+
+    space = shared_out(space_of(ir.from_proto(NETWORK), TWO_CPUS, costs), costs, runs=runs)
+    assert set(ran) == ({FLOAT32, INT8, MIXED} if near else {INT8, MIXED})
+    predicted = space.type_seconds
+    assert space.placement is not None
+    assert predicted[MIXED] == pytest.approx(space.placement.seconds)
+    if near:
+        assert is_mixed(space) == (fastest == MIXED)
+        assert predicted[MIXED] == pytest.approx(predicted[fastest]) or fastest == MIXED
 
 
 # -- branches in the types of their processors ---------------------------------------------------------------------

@@ -71,7 +71,7 @@ PRODUCTS: Mapping[str, Product] = {
     "int8 dense, dot products": _QUADS,
     "int8 depthwise, dot products": _QUADS,
     "int8, matrix products": Product(r"smmla\s", 32, ("i8mm", "asimddp"), _SERVERS),
-    "bfloat16": _BFLOATS,
+    "bfloat16": Product(r"bfmmla\s", 16, ("bf16",), _SERVERS),
     "attention, bfloat16": _BFLOATS,
 }
 """Products of the kernels that do not multiply float32."""

@@ -147,15 +147,15 @@ FLOORS = {
     "int8 depthwise, dot products": (2.2, 3.4),
     "int8 depthwise": (0.7, 0.85),
     "int8, matrix products": (0, 6),
-    "bfloat16": (0, 0.9),
+    "bfloat16": (0, 2.1),
     "attention, bfloat16": (0, 0.95),
 }
 """Kernel -> least share that its best tile must reach on the in-order core, and on the others.
 
 Depthwise convolutions load one weight for each multiply-add of a few outputs, those of two channels per group also shuffle, and
 matrix products broadcast one factor from memory: they do not reach what products of packed weights do. Weights that are
-int16 are widened and scaled before their use. Sums of float16 are widened after some terms. Kernels with converted rows of
-bfloat16 broadcast each pair of inputs, and depthwise ones without products of int8 convert their rows to float32.
+int16 are widened and scaled before their use. Sums of float16 are widened after some terms. Attention in bfloat16 broadcasts
+each pair of inputs, and depthwise kernels without products of int8 convert their rows to float32.
 """
 
 

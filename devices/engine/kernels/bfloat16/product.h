@@ -23,7 +23,14 @@ NNS_INLINE bf16_pairs bf16_broadcast(const bfloat16 *from) {
     return compute_broadcast_bits(pair);
 }
 
-/* BF16_NATIVE: whether the CPU has instructions for such products, and 32 vector registers. No plan is made for others. */
+/* BF16_NATIVE: whether the CPU has instructions for such products, and 32 vector registers. No plan is made for others.
+ * BF16_QUADS: whether it has instructions for products of small matrices, too. */
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define BF16_QUADS 1
+#else
+#define BF16_QUADS 0
+#endif
+
 #if defined(__AVX512BF16__) && NNS_BLOCK == 16
 #define BF16_NATIVE 1
 

@@ -3,7 +3,7 @@
  * A column of rounded rows holds BF16_COLUMN channels of a pixel. Further channels follow in further parts, each of which has
  * all rows and columns. An output vector multiplies pairs of channels that lie beside each other; its weights are
  * bfloat16[part][kh][kw][pair][lane][2] of the parts in which its pairs lie. Vectors are computed two at a time where they
- * read the same pairs, by strips of neighbouring columns or, with AMX, by tiles of 16 columns. */
+ * read the same pairs, by strips of neighbouring columns (quads.h on ARM) or, with AMX, by tiles of 16 columns. */
 #ifndef NNS_BFLOAT16_STRIPS_H
 #define NNS_BFLOAT16_STRIPS_H
 
@@ -21,7 +21,8 @@ enum {
     BF16_COLUMN = 32,                      /* channels of a column of a part: those of a cache line */
     BF16_PAIRS = BF16_COLUMN / 2,          /* pairs of them */
     BF16_BLOCKS = BF16_COLUMN / NNS_BLOCK, /* blocks of them */
-    BF16_MOST = BF16_NATIVE ? 28 : 4,      /* maximum sums of a strip, of columns and vectors: registers, or quickly compiled */
+    /* Maximum sums of a strip, of columns and vectors: registers, or quickly compiled. */
+    BF16_MOST = BF16_QUADS ? 24 : BF16_NATIVE ? 28 : 4,
     BF16_BEHIND = 32,                      /* columns behind the last one, times the stride, that may be read */
     BF16_TAP = BF16_COLUMN * NNS_BLOCK,    /* weights of a tap of a part */
 };

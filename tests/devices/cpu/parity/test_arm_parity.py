@@ -182,6 +182,7 @@ def test_products_of_bfloat16(cpu: str) -> None:
         conv_layer((1, 72, 5, 7), 48, (3, 2), groups=3, residual=True),
         conv_layer((2, 37, 4, 15), 21, (1, 1), pads=(0, 0, 0, 0)),
         conv_layer((1, 34, 9, 3), 20, strides=(2, 2), dilations=(2, 1)),
+        conv_layer((1, 42, 2, 27), 42, (1, 3), groups=14),
     ]
     requests = [request_of(cases_of(routines, layer), reference_of_rounded(layer)) for layer in layers]
     expand, depthwise = conv_layer((1, 12, 7, 9), 40, (1, 1), pads=(0,) * 4), conv_layer((1, 40, 7, 9), 40, groups=40)

@@ -41,19 +41,24 @@ def loader(tmp_path_factory: pytest.TempPathFactory) -> Faults:
     return Faults(tmp_path_factory.mktemp("engine"), host_library())
 
 
-def doubling(b: Builder, queue: int, x: int, y: int, waits: tuple[int, ...]) -> int:
-    """A sub-graph of `LONG` launches: y = 2 ** LONG × x."""
-    for i in range(LONG):
+def doubling(b: Builder, queue: int, x: int, y: int, waits: tuple[int, ...], launches: int) -> int:
+    """A sub-graph: y = 2 ** launches × x."""
+    for i in range(launches):
         b.device(queue, (x if not i else y,) * 2, y)
         b.subgraphs.pop()
-    b.subgraphs.append(SubGraph(queue, LONG, waits, (x,), (y,)))
+    b.subgraphs.append(SubGraph(queue, launches, waits, (x,), (y,)))
     return len(b.subgraphs) - 1
 
 
 def meeting(
-    opencl: OpenCL, faults: Faults, sharing: Sharing, call: Callable[[], None] = lambda: None, records: bool = True
+    opencl: OpenCL,
+    faults: Faults,
+    sharing: Sharing,
+    call: Callable[[], None] = lambda: None,
+    records: bool = True,
+    launches: int = LONG,
 ) -> Builder:
-    """Output = 2 × 2 ** LONG × input: two devices compute from one value, and queue 0 makes a call meanwhile."""
+    """Output = 2 × 2 ** launches × input: two devices compute from one value, and queue 0 makes a call meanwhile."""
     devices = [
         Queue(QueueKind.OPENCL, (), opencl.command_queue(profiling=False), name=f"device {i}", records=records,
               trace_queue=opencl.command_queue())
@@ -65,7 +70,7 @@ def meeting(
     answers = [b.region(RegionKind.SHARED, queue, sharing) for queue in (1, 2)]
     y = b.region(RegionKind.OUTPUT)
     sent = [b.host(0, (x, zero), region) for region in inputs]
-    computed = [doubling(b, i + 1, inputs[i], answers[i], (sent[i],)) for i in range(2)]
+    computed = [doubling(b, i + 1, inputs[i], answers[i], (sent[i],), launches) for i in range(2)]
     b.call(0, lambda _r, _w: call())
     b.host(0, (answers[0], answers[1]), y, tuple(computed))
     return b
@@ -99,6 +104,23 @@ def test_a_sub_graph_is_one_command_unless_the_run_is_traced(opencl: OpenCL, fau
         assert len(program.time([np.zeros(FLOATS, np.float32)], [np.zeros(FLOATS, np.float32)], runs=5)) == 5
         assert (faults.live_events, faults.live_objects) == (0, before + 2)
     assert faults.live_objects == before
+
+
+@pytest.mark.parametrize(("launches", "flushes"), [(1, 1), (16, 1), (17, 2), (40, 3)])
+def test_a_device_may_begin_before_all_launches_are_enqueued(
+    opencl: OpenCL, faults: Faults, launches: int, flushes: int
+) -> None:
+    program = meeting(opencl, faults, Sharing.MAPPED, records=False, launches=launches).program()
+    with program:
+        runs = Checked(program, 2 * 2**launches)
+        for traced in (False, True):
+            faults.set("clFlush", 1, 1000, Fault.LATE, 0)
+            runs.run(traced=traced)
+            assert faults.clear() == 2 * flushes
+        if flushes > 1:
+            faults.set("clFlush")
+            runs.fails("clFlush failed")
+            runs.run()
 
 
 def test_queues_that_do_not_record_and_short_sub_graphs_are_enqueued_launch_by_launch(

@@ -193,6 +193,10 @@ static bool returns_memory(const nns_program *program, const nns_subgraph *subgr
     return false;
 }
 
+/* Launches that are enqueued before a flush. Drivers of GPUs may keep commands until then, so a device that waited for the last
+ * launch of a long sub-graph would begin late; a flush takes time, too. */
+enum { LAUNCHES_KEPT = 16 };
+
 /* Enqueues the launches of a sub-graph one by one. `last`, if not NULL, receives the event of the last one. With `times`,
  * each gets an event in `step_events`. */
 static int32_t launch_each(const nns_program *program, const nns_subgraph *subgraph, void *command_queue, void **last,
@@ -204,6 +208,9 @@ static int32_t launch_each(const nns_program *program, const nns_subgraph *subgr
         const int32_t status = launch(&program->steps[s].launch, command_queue, event, report);
         if (times) times[2 * s + 1] = nns_now();
         if (status) return status;
+        const int64_t enqueued = s + 1 - subgraph->first;
+        if (enqueued % LAUNCHES_KEPT == 0 && s + 1 < subgraph->end)
+            TRY(nns_opencl_check(cl.Flush(command_queue), "clFlush", report));
     }
     return NNS_OK;
 }

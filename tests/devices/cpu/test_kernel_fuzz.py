@@ -20,7 +20,7 @@ from tests.kits.kernels.cpu_features import families_that_differ, runnable_isas,
 
 HERE = Path(__file__).parent
 SANITIZE = "address,undefined"
-ROUNDS, SHORT_ROUNDS, GUARDED_ROUNDS = 80, 40, 400
+ROUNDS, GUARDED_ROUNDS = 30, 400
 KERNELS = [
     *engine_library.c_files("kernels/**/*.c"),
     *engine_library.c_files("runtime/program/registry.c", "runtime/cpu/cpu_features.c", "runtime/vectors/pieces.c"),
@@ -29,18 +29,17 @@ KERNELS = [
 needs_sanitizers = pytest.mark.skipif(not shutil.which("gcc"), reason="sanitizers need gcc")
 
 
-def test_no_access_behind_operands_in_a_short_run() -> None:
-    """Operands lie beside pages that cannot be accessed, so that the engine's own objects are tested."""
-    fuzz(local_isa(), None, SHORT_ROUNDS)
-
-
 RUNNABLE = runnable_isas()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda isa: isa.name)
+@pytest.mark.parametrize(
+    "isa", [pytest.param(isa, marks=[pytest.mark.slow] * (isa != local_isa()), id=isa.name) for isa in RUNNABLE]
+)
 def test_no_access_beside_operands(isa: Isa) -> None:
-    """Ten times faster than sanitizers, which see accesses of the stack and overflows, too."""
+    """Operands lie beside pages that cannot be accessed. The engine's own objects are tested.
+
+    That is ten times faster than sanitizers, which see accesses of the stack and overflows, too.
+    """
     fuzz(isa, None, GUARDED_ROUNDS)
 
 

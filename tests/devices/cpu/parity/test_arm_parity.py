@@ -67,7 +67,7 @@ pytestmark = pytest.mark.slow
 FUZZ_ROUNDS = 20
 ROUTINES = compute_bound_routines(TARGET.isa)
 FLOAT_CPUS, INT8_CPUS = cpus_of("convolution", "winograd"), cpus_of("int8")
-few = settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(10), suppress_health_check=[HealthCheck.too_slow])
 odd_channels = st.sampled_from([2, 32, 33, 64, 65, 100])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nnstretch.report.documents.document import Document
+from nnstretch.report.documents.document import Cell, Document
 from nnstretch.report.documents.readers import read_document
 from nnstretch.report.documents.writers import html
 from tests.kits.browser import needs_browser, opened
@@ -89,7 +89,13 @@ def test_charts_of_a_narrow_page_scroll_and_keep_a_size_that_can_be_read(documen
 
 def test_large_figures_do_not_overlap(tmp_path: Path) -> None:
     """Words that are too long for it stand in a table."""
-    figures = {"× the best": 0.753, "a way": "branched, together", "device": "cpu:0", "none": None, "ms of all": 123.4}
+    figures: dict[str, Cell] = {
+        "× the best": 0.753,
+        "a way": "branched, together",
+        "device": "cpu:0",
+        "none": None,
+        "ms of all": 123.4,
+    }
     script = """
     const large = [...document.querySelectorAll(".figures b")];
     const inside = large.every((one) => one.scrollWidth <= one.clientWidth);

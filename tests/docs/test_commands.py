@@ -37,26 +37,33 @@ REPLACED = {
     # Tests share the cores, so meeting points cost more than on a reader's machine.
     "nnstretch stretch": "nnstretch stretch --alpha 100 --beta 100",
     # One epoch and two rounds take the same way as more.
-    **{f"--epochs {count}": "--epochs 1" for count in (2, 3, 6)},
-    "nnstretch bench model.onnx": "nnstretch bench model.onnx --rounds 2",
-    "nnstretch bench model.onnx --rounds 2 --target": "nnstretch bench model.onnx --target",
+    **{f"--epochs {count}": "--epochs 1" for count in (2, 3, 6, 8)},
+    "--set epochs=2": "--set epochs=1",
     "--rounds 3": "--rounds 2",
-    "nnstretch bench int8.onnx": "nnstretch bench int8.onnx --rounds 2",
     "--budget 1": "--budget 0.1",
-    "macs --trials 12": "macs -n 2",
-    "macs --trials 16": "macs -n 3",
+    "--seconds 1 ": "--seconds 0.1 ",
+    "macs --trials 12": "macs --no-tune -n 2",
+    "macs --trials 16": "macs --no-tune -n 3",
     "--images 16": "--images 4",
     # A network for the digits; that of three channels stays.
     **{f"mobilenetv3_small {option}": f"tiny.py:tiny {option}" for option in ("--data digits", "-w weights")},
     "mobilenetv3_small:weights": "tiny.py:tiny:weights",
-    # The tutorial's network is smaller, and is tuned by one of its commands; those of other pages tune, too. Its widths decide
-    # how many kernels the search compiles for OpenCL.
+    # The tutorial's network is smaller. Few widths are searched, for each of which kernels are compiled for OpenCL.
     "layer(1, 64, stride=2), *(layer(64, 64) for _ in range(6))": "layer(1, 16, stride=2), *(layer(16, 16) for _ in range(2))",
     "nn.Linear(64, 10)]": "nn.Linear(16, 10)]",
-    "nnstretch bench model.py:network": "nnstretch bench model.py:network --no-tune",
+    "--top 1 --even-if-slower -o designs": "--top 1 --min-depth 1 --min-width 1 --even-if-slower -o designs",
     # What is tuned in an emulator has one convolution: every candidate of a layer runs there for long.
     "nnstretch tune model.onnx --target": "nnstretch tune small.onnx --target",
-    "model.onnx --target qemu:aarch64:cortex-a76 --plan": "small.onnx --target qemu:aarch64:cortex-a76 --plan",
+    "bench model.onnx --target qemu:aarch64:cortex-a76 --plan": "bench small.onnx --target qemu:aarch64:cortex-a76 --plan",
+    # Pages on tuning, and those that compile for one place, tune; others compute with the usual parameters.
+    "nnstretch bench model.onnx --target": "nnstretch bench --no-tune model.onnx --target",
+    "nnstretch bench model.onnx": "nnstretch bench model.onnx --rounds 2 --no-tune",
+    "nnstretch bench model.py:network": "nnstretch bench model.py:network --no-tune",
+    "nnstretch bench int8.onnx": "nnstretch bench int8.onnx --rounds 2 --no-tune",
+    "nnstretch run int8.onnx\n": "nnstretch run int8.onnx --no-tune\n",
+    "nnstretch evaluate int8.onnx": "nnstretch evaluate int8.onnx --no-tune",
+    "-o branched.nns": "--no-tune -o branched.nns",
+    "-o adaptive.nns": "--no-tune -o adaptive.nns",
 }
 """Parts of commands and files, and what is used instead."""
 

@@ -1,7 +1,7 @@
 """Runs `nnstretch` and `python` in forks of a process that has imported torch, which takes longer than most commands.
 
 `Forks` starts the server and writes the two programs to a folder. They send their arguments, environment, working folder and
-standard streams to the server, wait, and end with the status of the fork.
+standard streams to the server, wait, and end with the status of the fork. SIGTERM is passed on to it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ PRELOADED = (
 pyopencl, whose drivers crash in forks."""
 
 CLIENT = """#!{python} -IS
-import array, json, os, socket, sys
+import array, json, os, signal, socket, sys
 request = [os.path.basename(sys.argv[0]), sys.argv[1:], os.getcwd(), dict(os.environ)]
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({path!r})
     server.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
     server.sendall(json.dumps(request).encode() + b"\\n")
+    signal.signal(signal.SIGTERM, lambda number, _: server.sendall(bytes([number])))
     status = int(server.makefile().readline() or 255)
 if status < 0:
     os.kill(os.getpid(), -status)
@@ -128,9 +129,12 @@ class _Server:
                 elif key.fileobj is self._ended:
                     self._ended.recv(1000)
                     self._reap()
-                elif key.data in self._programs:  # a program sends nothing more: it was killed
-                    self._selector.unregister(key.fileobj)
-                    os.kill(key.data, signal.SIGKILL)
+                elif key.data in self._programs:
+                    signals = self._programs[key.data].recv(1000)
+                    if not signals:  # a program that sends nothing more was killed
+                        self._selector.unregister(key.fileobj)
+                    for number in signals or [signal.SIGKILL]:
+                        os.kill(key.data, number)
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):

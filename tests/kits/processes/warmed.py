@@ -2,7 +2,7 @@
 
 The exporter builds a table of operators, and optimisers import a compiler. Either takes longer than most commands. Trainings
 import timm and TensorBoard, which takes as long as a short training. The measurement of how much processors slow each other
-down gets fewer rounds, as it would take longer than most commands, too.
+down gets fewer rounds, as it would take longer than most commands, too. Retrainings run in forks like the job that starts them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ import torch.utils.tensorboard
 from torch import nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from nnstretch.cli.job import retraining
 from nnstretch.frontends.torch_module import export
 from nnstretch.scheduler.measurement import interference
+from nnstretch.support import child_process
 from nnstretch.training.libraries import library
 
 interference._ROUNDS, interference._RUNS = 2, 1
+retraining.WORKER = ("python", "-m", "nnstretch.cli.job.retraining_worker")  # the program of the forks comes first in PATH
+child_process.die_with_parent = lambda _: None  # a fork's parent is the server, which kills it when its program is killed
 library("timm.optim")
 tqdm.monitor_interval = 0  # the exporter's bar would start a thread, which forks lack
 with torch.random.fork_rng():

@@ -14,7 +14,8 @@ from nnstretch.devices.engine.binding.image import Sharing
 from nnstretch.devices.opencl.backend import OPENCL
 from nnstretch.devices.opencl.routines import Reorder, routines
 from nnstretch.devices.opencl.routines.base import DTYPE
-from nnstretch.devices.opencl.runtime import OpenCLRuntime, sources_hash
+from nnstretch.devices.opencl.runtime import OpenCLRuntime
+from nnstretch.devices.opencl.sources import sources_hash
 from nnstretch.devices.opencl.verdicts import retest
 
 

@@ -22,8 +22,10 @@ from nnstretch.devices.base.spec import ProcessorSpec, all_cores, parse_processo
 from nnstretch.devices.engine.binding.image import KernelLaunch, Queue, QueueKind, Region, RegionKind, Semaphores
 from nnstretch.devices.opencl.command_buffers import records
 from nnstretch.devices.opencl.drivers import load_drivers
-from nnstretch.devices.opencl.runtime import OpenCLRuntime, SharedMemory, kernel_source
+from nnstretch.devices.opencl.memory import SharedMemory
+from nnstretch.devices.opencl.runtime import OpenCLRuntime
 from nnstretch.devices.opencl.semaphores import SEMAPHORE_SOURCE, make_semaphores, takes_semaphores
+from nnstretch.devices.opencl.sources import kernel_source
 from nnstretch.errors import DeviceError, PackageError
 
 if TYPE_CHECKING:
@@ -71,20 +73,20 @@ class OpenCLQueues(LoadedDeviceQueues):
 
     def require_memory(self, queue: int, sizes: Sequence[int], shared: Sequence[int]) -> None:
         # No processor is named, which would say that a run broke it.
-        self.runtimes[queue].require_memory(sizes, shared)
+        self.runtimes[queue].memory.require(sizes, shared)
 
     def share(self, queue: int, slots: Mapping[int, int]) -> dict[int, Region]:
-        made = self.runtimes[queue].shared(list(slots.values()))
+        made = self.runtimes[queue].memory.shared(list(slots.values()))
         self._shared += made
         self.memories.update({("shared", slot): memory.buffer for slot, memory in zip(slots, made, strict=True)})
         return {slot: _region(memory, queue) for slot, memory in zip(slots, made, strict=True)}
 
     def hold_constants(self, queue: int, constants: np.ndarray) -> None:
         key = ("constant", queue)
-        self.memories[key] = self._known.get(key) or self.runtimes[queue].constant(constants)
+        self.memories[key] = self._known.get(key) or self.runtimes[queue].memory.constant(constants)
 
     def hold_arena(self, queue: int, size: int) -> None:
-        self.memories["device", queue] = self.runtimes[queue].buffer(size)
+        self.memories["device", queue] = self.runtimes[queue].memory.buffer(size)
 
     @property
     def trace_times(self) -> bool:

@@ -13,7 +13,8 @@ import numpy as np
 
 from nnstretch.devices.base.routine import Launch
 from nnstretch.devices.engine.binding.image import KernelLaunch, Semaphores, Sharing
-from nnstretch.devices.opencl.runtime import OpenCLRuntime, SharedMemory
+from nnstretch.devices.opencl.memory import SharedMemory
+from nnstretch.devices.opencl.runtime import OpenCLRuntime
 
 SEMAPHORE_SOURCE = "semaphore.cl"
 
@@ -21,7 +22,7 @@ SEMAPHORE_SOURCE = "semaphore.cl"
 def takes_semaphores(runtime: OpenCLRuntime) -> bool:
     """Whether the device supports semaphores: it runs on CPU cores, and running kernels see writes of the host."""
     info = runtime.info
-    return info.on_cpu and info.sharing is Sharing.COHERENT and info.atomics and runtime.has_source(SEMAPHORE_SOURCE)
+    return info.on_cpu and info.sharing is Sharing.COHERENT and info.atomics and runtime.programs.has(SEMAPHORE_SOURCE)
 
 
 def make_semaphores(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> tuple[Semaphores, SharedMemory]:
@@ -37,7 +38,7 @@ def make_semaphores(runtime: OpenCLRuntime, waits: Sequence[Sequence[int]]) -> t
     """
     # Memory: the flags of all sub-graphs, then the lists of sub-graph numbers to wait for.
     ends = list(accumulate(map(len, waits), initial=len(waits)))
-    (memory,) = runtime.shared([4 * ends[-1]])
+    (memory,) = runtime.memory.shared([4 * ends[-1]])
     numbers = memory.host.view(np.int32)
     numbers[len(waits) :] = list(chain(*waits))
     launches = tuple(

@@ -29,8 +29,9 @@ from nnstretch.devices.engine.binding.image import (
 from nnstretch.devices.engine.binding.library import Engine, engine
 from nnstretch.devices.engine.binding.program import Program, aligned_array
 from nnstretch.devices.opencl.drivers import probe_device
-from nnstretch.devices.opencl.runtime import SharedMemory, kernel_source
+from nnstretch.devices.opencl.memory import SharedMemory
 from nnstretch.devices.opencl.semaphores import SEMAPHORE_SOURCE
+from nnstretch.devices.opencl.sources import kernel_source
 from nnstretch.errors import DeadlineError, DeviceError, FeedError, PackageError
 
 pytestmark = pytest.mark.opencl

@@ -16,7 +16,8 @@ from nnstretch.devices.opencl.processor import OpenCLProcessor
 from nnstretch.devices.opencl.properties import DeviceInfo
 from nnstretch.devices.opencl.routines import routines
 from nnstretch.devices.opencl.routines.images import STORAGE, reads_image
-from nnstretch.devices.opencl.runtime import OpenCLRuntime, kernel_source
+from nnstretch.devices.opencl.runtime import OpenCLRuntime
+from nnstretch.devices.opencl.sources import kernel_source
 from nnstretch.devices.opencl.traits import traits_of
 from nnstretch.errors import DeviceError
 from tests.devices.opencl.test_runtime import worker_that

@@ -16,6 +16,7 @@ from nnstretch.devices.base.spec import ProcessorSpec
 from nnstretch.devices.engine.binding.program import HUGE_PAGE
 from nnstretch.devices.opencl import drivers, queues
 from nnstretch.devices.opencl.limits import group_excess, memory_shortage
+from nnstretch.devices.opencl.memory import DeviceMemory
 from nnstretch.devices.opencl.properties import DeviceInfo
 from nnstretch.devices.opencl.runtime import OpenCLRuntime
 from nnstretch.errors import DeviceError
@@ -67,14 +68,14 @@ def test_coherent_memory_is_one_allocation(info: DeviceInfo, on_cpu: bool) -> No
         device = replace(device, allocation_bytes=allocation, usable=True)
         return OpenCLRuntime(ProcessorSpec("opencl", 0), info=device)
 
-    runtime(whole).require_memory([whole], sizes)
+    runtime(whole).memory.require([whole], sizes)
     with pytest.raises(
         DeviceError, match=f"at most {whole - 1} bytes at once, and the plan needs a buffer of {whole};"
     ):
-        runtime(whole - 1).require_memory([], sizes)
-    runtime(whole - 1).require_memory(sizes)
-    runtime(HUGE_PAGE, fine_grained=False).require_memory([], sizes)
-    runtime(HUGE_PAGE, unified=False).require_memory([], sizes)
+        runtime(whole - 1).memory.require([], sizes)
+    runtime(whole - 1).memory.require(sizes)
+    runtime(HUGE_PAGE, fine_grained=False).memory.require([], sizes)
+    runtime(HUGE_PAGE, unified=False).memory.require([], sizes)
 
 
 @pytest.mark.usefixtures("fresh_runtimes")
@@ -86,7 +87,7 @@ def test_a_plan_that_a_device_cannot_hold_is_refused_before_any_allocation(monke
         raise AssertionError("memory was allocated")
 
     for method in ("_allocate", "_coherent", "_pinned", "_pages"):
-        monkeypatch.setattr(OpenCLRuntime, method, allocate)
+        monkeypatch.setattr(DeviceMemory, method, allocate)
     wanted = rf"^OpenCL device 0 \(.+\) allocates at most {TENSOR - 1} bytes at once, and the plan needs a buffer of \d+; use a"
     with pytest.raises(DeviceError, match=wanted) as caught:
         nns.compile(onnx.parser.parse_model(NETWORK), processors="opencl:0", tune=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nnstretch.devices.opencl.runtime import kernel_files
+from nnstretch.devices.opencl.sources import kernel_files
 from tests.kits.opencl.small_layers import IMAGES
 
 OCLGRIND = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")

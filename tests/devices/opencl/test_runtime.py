@@ -20,13 +20,9 @@ from nnstretch.devices.opencl import drivers, verdicts
 from nnstretch.devices.opencl.drivers import load_drivers, probe
 from nnstretch.devices.opencl.probe_worker import check_kernels, has_command_times, trace_seconds
 from nnstretch.devices.opencl.processor import OpenCLProcessor
-from nnstretch.devices.opencl.runtime import (
-    OpenCLRuntime,
-    kernel_files,
-    kernel_integers,
-    kernel_source,
-    sources_hash,
-)
+from nnstretch.devices.opencl.programs import Programs
+from nnstretch.devices.opencl.runtime import OpenCLRuntime
+from nnstretch.devices.opencl.sources import kernel_files, kernel_integers, kernel_source, sources_hash
 from nnstretch.errors import BuildError, DeviceError
 
 pytestmark = pytest.mark.opencl
@@ -211,7 +207,7 @@ def test_copied_memory(driver_allocates: bool, monkeypatch: pytest.MonkeyPatch) 
             raise cl.MemoryError("none")
 
         monkeypatch.setattr(cl, "enqueue_map_buffer", refuse)
-    memories = runtime.shared([4096, 100])
+    memories = runtime.memory.shared([4096, 100])
     for memory, size in zip(memories, (4096, 100), strict=True):
         assert memory.sharing is Sharing.COPIED
         assert memory.host.shape == (size,)
@@ -239,8 +235,8 @@ def test_gpus_share_memory_that_the_driver_allocates(how: str, monkeypatch: pyte
         monkeypatch.setattr(cl, "enqueue_map_buffer", refuse)
     elif how == "another address each time":
         addresses = iter((4096, 8192) * 2)
-        monkeypatch.setattr(runtime, "_mapped_at", lambda _buffer: next(addresses))
-    memories = runtime.shared([4096, 100])
+        monkeypatch.setattr(runtime.memory, "_mapped_at", lambda _buffer: next(addresses))
+    memories = runtime.memory.shared([4096, 100])
     monkeypatch.undo()
     wanted = cl.mem_flags.ALLOC_HOST_PTR if how == "one address" else cl.mem_flags.USE_HOST_PTR
     for memory, size in zip(memories, (4096, 100), strict=True):
@@ -296,7 +292,7 @@ def test_no_driver_says_what_to_install(tmp_path: Path) -> None:
 def test_a_build_failure_is_one_line_with_the_first_error() -> None:
     runtime = OpenCLRuntime(spec(), sources={"bad.cl": "kernel void f(global float *x) { x[0] = undefined_name; }"})
     with pytest.raises(BuildError, match=r"^OpenCL source bad\.cl .*undefined_name") as caught:
-        runtime.program("bad.cl", DEFINES)
+        runtime.programs.program("bad.cl", DEFINES)
     assert "\n" not in str(caught.value)
 
 
@@ -312,7 +308,7 @@ def test_a_build_failure_without_a_log_is_the_drivers_error(
 
     monkeypatch.setattr(drivers, "build", fail)
     with pytest.raises(BuildError, match=r"does not compile on .+: clBuildProgram failed: OUT_OF_RESOURCES$"):
-        runtime._build("pool.cl", kernel_source("pool.cl"), [])
+        runtime.programs._build("pool.cl", kernel_source("pool.cl"), [])
 
 
 @pytest.mark.parametrize("path", kernel_files().values(), ids=lambda path: path.stem)
@@ -327,7 +323,7 @@ def test_a_missing_kernel_is_a_build_error(runtime: OpenCLRuntime) -> None:
 
 
 def test_programs_are_built_once_and_kernels_are_fresh(runtime: OpenCLRuntime) -> None:
-    assert runtime.program("reorder.cl", DEFINES) is runtime.program("reorder.cl", DEFINES)
+    assert runtime.programs.program("reorder.cl", DEFINES) is runtime.programs.program("reorder.cl", DEFINES)
     launch = Launch("reorder.cl", DEFINES, (1,))
     assert runtime.kernel(launch, "copy").int_ptr != runtime.kernel(launch, "copy").int_ptr
 
@@ -336,7 +332,7 @@ def test_binaries_are_cached_and_damaged_ones_replaced(monkeypatch: pytest.Monke
     monkeypatch.setenv("NNSTRETCH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(drivers, "POCL", "another driver")  # which has no cache of its own
     sources = {"one.cl": "kernel void one(global float *x) { x[0] = 1.0f; }"}
-    OpenCLRuntime(spec(), sources=sources).program("one.cl", ())
+    OpenCLRuntime(spec(), sources=sources).programs.program("one.cl", ())
     (path,) = (tmp_path / "opencl").glob("*.bin")
     good = path.read_bytes()
 
@@ -344,12 +340,12 @@ def test_binaries_are_cached_and_damaged_ones_replaced(monkeypatch: pytest.Monke
         raise AssertionError("compiled again")
 
     with monkeypatch.context() as patched:
-        patched.setattr(OpenCLRuntime, "_build", no_compiler)
-        program = OpenCLRuntime(spec(), sources=sources).program("one.cl", ())
+        patched.setattr(Programs, "_build", no_compiler)
+        program = OpenCLRuntime(spec(), sources=sources).programs.program("one.cl", ())
     assert program.kernel_names == "one"
 
     path.write_bytes(good[:100])
-    OpenCLRuntime(spec(), sources=sources).program("one.cl", ())
+    OpenCLRuntime(spec(), sources=sources).programs.program("one.cl", ())
     assert path.read_bytes()[32:] != good[32:100]
     assert len(path.read_bytes()) > 100
 
@@ -364,7 +360,7 @@ def test_sources_are_self_contained() -> None:
 
 def test_memory_that_does_not_exist_is_refused(runtime: OpenCLRuntime) -> None:
     with pytest.raises(DeviceError, match=r"^OpenCL device 0 \(.*\) has no 4503599627370496 bytes of memory: "):
-        runtime.buffer(1 << 52)
+        runtime.memory.buffer(1 << 52)
 
 
 @pytest.mark.parametrize("sharing", Sharing)
@@ -376,8 +372,8 @@ def test_shared_memory_is_seen_by_host_and_device(
     if sharing > runtime.info.sharing:
         pytest.skip(f"memory of {runtime.info.name} is {runtime.info.sharing.name.lower()} at best")
     less = replace(runtime.info, unified=sharing > Sharing.COPIED, fine_grained=sharing is Sharing.COHERENT)
-    monkeypatch.setattr(runtime, "info", less)
-    source, target = runtime.shared([128, 128])
+    monkeypatch.setattr(runtime.memory, "info", less)
+    source, target = runtime.memory.shared([128, 128])
     assert source.sharing is target.sharing is sharing
     assert not target.host.any()
     numbers = np.arange(32, dtype=np.float32)
@@ -399,7 +395,7 @@ def test_shared_memories_do_not_overlap(runtime: OpenCLRuntime) -> None:
     import pyopencl as cl
 
     sizes = [100, 3 << 20, 4, (2 << 20) + 1]
-    made = runtime.shared(sizes)
+    made = runtime.memory.shared(sizes)
     assert [memory.host.nbytes for memory in made] == [memory.buffer.size for memory in made] == sizes
     assert not any(memory.host.any() for memory in made)
     for number, memory in enumerate(made, 1):
@@ -415,7 +411,7 @@ def test_shared_memories_do_not_overlap(runtime: OpenCLRuntime) -> None:
 
 def test_wrong_arguments_are_refused(runtime: OpenCLRuntime) -> None:
     kernel = runtime.kernel(Launch("reorder.cl", DEFINES, (1,)), "copy")
-    memory = (runtime.buffer(64), 0)
+    memory = (runtime.memory.buffer(64), 0)
     again = "; compile the package again with this version$"
     with pytest.raises(DeviceError, match=r"^OpenCL kernel copy takes 3 arguments and was given 2" + again):
         runtime.set_arguments(kernel, [memory], (1, 1, 1))
@@ -427,7 +423,7 @@ def test_wrong_arguments_are_refused(runtime: OpenCLRuntime) -> None:
 
 def test_integers_of_more_than_32_bits_are_refused(runtime: OpenCLRuntime) -> None:
     kernel = runtime.kernel(Launch("reorder.cl", DEFINES, (1,)), "copy")
-    buffer = runtime.buffer(64)
+    buffer = runtime.memory.buffer(64)
     for offset, number in ((0, 1 << 32), (0, -(1 << 31) - 1), (1 << 31, 1), (-1, 1)):
         with pytest.raises(DeviceError, match=r"^OpenCL kernel copy was given the number -?\d+ and counts in 32 bits;"):
             runtime.set_arguments(kernel, [(buffer, offset), (buffer, 0)], (1, number))
@@ -438,7 +434,7 @@ def test_a_kernel_finds_offsets_and_parameters_in_its_struct() -> None:
 
     runtime = OpenCLRuntime(spec(), sources={"echo.cl": ECHO})
     kernel = runtime.kernel(Launch("echo.cl", (), (1,), (1,)), "echo")
-    x = runtime.constant(np.arange(40, 50, dtype=np.int32))
+    x = runtime.memory.constant(np.arange(40, 50, dtype=np.int32))
     y = cl.Buffer(runtime.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=np.zeros(8, np.int32))
     runtime.set_arguments(kernel, [(x, 7), (y, 2)], (-1, 0x80000000, 0xFFFFFFFE))
     cl.enqueue_nd_range_kernel(runtime.queue, kernel, (1,), (1,))
@@ -507,7 +503,7 @@ def burn(runtime: OpenCLRuntime) -> dict[int, set[int]]:
 
     runtime.activate()
     kernel = runtime.kernel(Launch("busy.cl", (), (8,), (1,)), "busy")
-    memory = runtime.buffer(4096)
+    memory = runtime.memory.buffer(4096)
     runtime.set_arguments(kernel, [(memory, 0)], (200_000,))
     seen: dict[int, set[int]] = {}
     for _ in range(5):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nnstretch.devices.base.spec import ProcessorSpec
-from nnstretch.devices.opencl import runtime as runtime_module
+from nnstretch.devices.opencl import programs
 from nnstretch.devices.opencl.drivers import device_info
 from nnstretch.devices.opencl.routines import Traits
 from nnstretch.devices.opencl.runtime import OpenCLRuntime
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
     findings = Findings()
     for name in chosen.optimised:
         compare_network(name, findings)
-    runtime_module._OPTIONS = (*runtime_module._OPTIONS, *chosen.option)
+    programs._OPTIONS = (*programs._OPTIONS, *chosen.option)
     runtime = OpenCLRuntime(ProcessorSpec("opencl", 0), info=device_info(0))
     if chosen.parts:
         runtime.largest_image = 0

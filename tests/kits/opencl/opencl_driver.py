@@ -28,12 +28,12 @@ def quickly_compiling(spec: ProcessorSpec, dtypes: Sequence[str] = (DEFAULT_DTYP
     from nnstretch.devices.opencl.processor import OpenCLProcessor
 
     made = OpenCLProcessor(spec, tuple(dtypes))
-    build = made.runtime._build
+    build = made.runtime.programs._build
 
     def unoptimised(source: str, text: str, options: list[str]) -> pyopencl.Program:
         return build(source, text, [*options, "-cl-opt-disable"])
 
-    vars(made.runtime)["_build"] = unoptimised
+    vars(made.runtime.programs)["_build"] = unoptimised
     return made
 
 

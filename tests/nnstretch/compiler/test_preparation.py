@@ -85,7 +85,7 @@ def test_programs_of_a_network_serve_one_of_other_widths() -> None:
     core = max(os.sched_getaffinity(0))
     (device,) = working_devices(f"opencl:0@{core}")
     assert compile_programs(network(64), device) > 2
-    compiled = installed_runtime(device.spec)._programs.keys()
+    compiled = installed_runtime(device.spec).programs._programs.keys()
     layer = next(node.layer for node in layers(optimize(network(128))) if node.layer.op == "Conv")
     needed = {
         (call.launch.source, tuple(call.launch.defines))

@@ -273,7 +273,7 @@ _OTHER_FORMATS = frozenset(
     {
         *(".json", ".npz", ".nns", ".onnx", ".pt", ".pt2", ".pth", ".safetensors", ".tflite"),
         *(".bin", ".npy", ".pkl", ".py", ".so", ".txt", ".yaml", ".zip"),
-        *(".html", ".svg", ".png", ".pdf", ".md", ".csv"),
+        *(".html", ".svg", ".png", ".gif", ".jpg", ".jpeg", ".webp", ".pdf", ".md", ".csv", ".xlsx"),
     }
 )
 

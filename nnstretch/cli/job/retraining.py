@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nnstretch.support.progress import Progress
     from nnstretch.training.loop.stopping import StopRequest
 
-WORKER = (sys.executable, "-P", "-m", "nnstretch.cli.job.retraining_worker")
+WORKER: tuple[str, ...] = (sys.executable, "-P", "-m", "nnstretch.cli.job.retraining_worker")
 _TICK = 0.5  # seconds between looks at whether a stop was asked for
 
 

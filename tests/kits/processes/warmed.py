@@ -19,8 +19,15 @@ from nnstretch.support import child_process
 from nnstretch.training.libraries import library
 
 interference._ROUNDS, interference._RUNS = 2, 1
-retraining.WORKER = ("python", "-m", "nnstretch.cli.job.retraining_worker")  # the program of the forks comes first in PATH
-child_process.die_with_parent = lambda _: None  # a fork's parent is the server, which kills it when its program is killed
+# The program of the forks comes first in PATH.
+retraining.WORKER = ("python", "-m", "nnstretch.cli.job.retraining_worker")
+
+
+def _stay(parent: int) -> None:
+    """A fork's parent is the server, which kills it when its program is killed."""
+
+
+child_process.die_with_parent = _stay
 library("timm.optim")
 tqdm.monitor_interval = 0  # the exporter's bar would start a thread, which forks lack
 with torch.random.fork_rng():

@@ -75,6 +75,7 @@ def test_models_that_are_none(cli: Cli, onnx_file: Path, folder: Path) -> None:
     refuses(cli("compile", str(onnx_file), "-o", "x.bin"), "-o x.bin", "written as .nns")
     refuses(cli("train", "net.py:small", "--data", "digits", "-o", "net.py"), "-o net.py", "written as .safetensors")
     refuses(cli("run", str(onnx_file), "-o", "x.txt"), "-o x.txt", "written as .npz")
+    refuses(cli("run", str(onnx_file), "--timeline", "x.gif"), "--timeline x.gif", "written as .json, .svg, .html")
     refuses(cli("tune", str(onnx_file), "-o", "x.onnx"), "-o x.onnx", "written as .json")
     refuses(cli("profiles", "export", "-o", "x.onnx"), "-o x.onnx", "written as .json")
     refuses(cli("zoo", "resnet18", "-o", "x.nns"), "-o x.nns", "written as .onnx")

@@ -400,12 +400,14 @@ def late_add(reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
 
 
 def queues(engine: Engine, examples: int, library: str) -> None:
-    """Random networks that run at once, which share pools."""
+    """Random networks that run at once, which share pools; more of them where chance left out what must happen."""
     engine.load_opencl(library)
     vars(program_module)["_load_opencl"] = lambda _native: None  # it has one
     device = Device(library)
     with ThreadPoolExecutor(3) as threads:
-        for seed in range(examples):
+        for seed in range(5 * examples):
+            if seed >= examples and all(map(device.count, _COUNTS)):
+                break
             networks = [RandomDag(engine, device, seed + thousand) for thousand in (0, 1000, 2000)]
             for _ in threads.map(RandomDag.run, networks, [25] * len(networks)):
                 pass

@@ -35,7 +35,7 @@ from nnstretch.scheduler.runtime.timeline import Timeline
 # Output channels and strides of 1x1 convolutions as in residual networks: the first activations exceed a core's own caches, the
 # last weights do. More of the largest layers would fit the shared cache for one processor but not for two, which exaggerates
 # contention; routines may enlarge the weights of 3x3 convolutions.
-_CHAIN = ((256, 1), (512, 2), (512, 1), (1024, 2), (1024, 1))
+_CHAIN: tuple[tuple[int, int], ...] = ((256, 1), (512, 2), (512, 1), (1024, 2), (1024, 1))
 _JOIN_OPS = frozenset({REORDER, "Concat"})
 _IMAGE = (1, 256, 56, 56)
 _SMALL_IMAGE = (1, 256, 28, 28)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from nnstretch.cli.benchmarking import comparisons
 from nnstretch.cli.main import main
 from nnstretch.graph.layers import GraphNode, graph_inputs, layers
 from nnstretch.graph.reference import relative_error, run_proto
@@ -20,13 +21,17 @@ from tests.kits.graphs.fused_graphs import run_layers
 
 @pytest.fixture(scope="session", autouse=True)
 def _short_rounds() -> Iterator[None]:
-    """How much processors slow each other down is measured as always, but in few rounds.
+    """How much processors slow each other down is measured as always, but in few rounds of small layers; turns are short.
 
     Tests share the cores, so any figure may come out; high ones are measured again by the next command.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interference, "_ROUNDS", 2)
         patch.setattr(interference, "_RUNS", 1)
+        patch.setattr(interference, "_CHAIN", ((16, 1),))
+        patch.setattr(interference, "_SMALL_IMAGE", (1, 16, 8, 8))
+        patch.setattr(comparisons, "_TURN", 0.01)
+        patch.setattr(comparisons, "_STREAMED_TURN", 0.01)
         yield
 
 

@@ -19,6 +19,7 @@ from nnstretch.support import child_process
 from nnstretch.training.libraries import library
 
 interference._ROUNDS, interference._RUNS = 2, 1
+interference._CHAIN, interference._SMALL_IMAGE = ((16, 1),), (1, 16, 8, 8)
 # The program of the forks comes first in PATH.
 retraining.WORKER = ("python", "-m", "nnstretch.cli.job.retraining_worker")
 

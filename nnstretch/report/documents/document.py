@@ -105,7 +105,7 @@ class Document:
 
 
 def cell_text(value: Cell, decimals: int | None = None) -> str:
-    """A value as people read it: with `decimals` digits, else four significant ones, two of values near 0; "–" for none."""
+    """A value as people read it: with `decimals` digits after the point, else four in all, two near 0; "–" for none."""
     if value is None:
         return "–"
     if isinstance(value, float):

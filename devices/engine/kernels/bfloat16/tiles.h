@@ -51,9 +51,9 @@ static void store_places(const strips *of, const output_vector *v, const float *
         count = nns_min_int(end - at, pitch - column);
         const int64_t valid = nns_min_int(count, ow - column), pixel = (oh + row) * ow + column;
         if (valid == TILE)
-            store_strip(TILE, 1, TILE, of, v, pixel, sums);
+            store_strip(TILE, TILE, of, v, pixel, sums);
         else if (valid > 0)
-            store_strip(TILE, 1, valid, of, v, pixel, sums + (at - place));
+            store_strip(TILE, valid, of, v, pixel, sums + (at - place));
     }
 }
 
